@@ -444,14 +444,14 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 
 #endif  // ROPE_BASE_MESSAGE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
+#ifndef ROPE_BASE_NUMBER_ARRAY_HPP
+#define ROPE_BASE_NUMBER_ARRAY_HPP
 
 #include <algorithm>  // std::fill_n
+#include <cstddef>
 #include <limits>
-#include <memory>       // std::destroy_at, std::construct_at
-#include <type_traits>  // std::type_identity_t
-#include <utility>      // std::move
+#include <type_traits>
+#include <utility>  // std::exchange, std::swap
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_STORAGE_HPP
@@ -517,127 +517,133 @@ using storage = std::vector<T, cache_line_allocator<T>>;
 
 #endif  // ROPE_BASE_STORAGE_HPP
 
-/// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
-/// that two translation units of different instruction sets share by name and not by meaning: one takes it
-/// from malloc, the other from a block that it aligns by hand, and whichever the linker keeps meets memory of
-/// the other. No array of Eigen that owns memory is therefore a member, a result or a local of this library.
+/// Arrays of numbers that the library keeps. They are no arrays of Eigen, for two reasons. Eigen's have their
+/// memory from functions that two translation units of different instruction sets share by name and not by
+/// meaning: one takes it from malloc, the other from a block that it aligns by hand, and whichever the linker
+/// keeps meets memory of the other; so none is a member, a result or a local of this library. And whatever
+/// names one of Eigen's classes in a function that is no template makes every program compile it; so a map
+/// is made where map() is called.
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
 
-/// The memory of an array, constructed before the map of it.
+/// Numbers [rows, columns], column-major, in memory of their own. map() shows them to Eigen.
+///
+///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
+///     axis.restart(10000);
+///     axis.inv_freq /= 2;
+///     axis.inv_freq(0) = 1;
+///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
+///
+/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
+///            assignment that throws changes nothing.
 template <class Scalar>
-struct array_memory {
-  storage<Scalar> numbers;
-};
-
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-
-}  // namespace detail
-
-/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
-/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+class number_array {
+  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+                "number_array: the numbers are copied as they lie in memory");
 
  public:
-  using const_map = detail::const_array_map<Scalar, Columns>;
+  using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+  using const_map_type =
+      Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
 
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+  number_array() = default;
 
   /// Numbers that are indeterminate until written.
   ///
   /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{detail::storage<Scalar>(checked_size(rows, columns))},
-        map_type(memory::numbers.data(), rows, columns) {}
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+  explicit number_array(Index rows, Index columns = 1)
+      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
 
   /// Numbers that all have one value.
   ///
   /// Throws:  as above
-  owned_array(Index rows, Index columns, Scalar value) : owned_array(rows, columns) {
-    std::fill_n(this->data(), this->size(), value);
+  number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
+    std::fill_n(data(), size(), value);
   }
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values)
-      : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
+  number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
     // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
     // that is never made in packets then.
-    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
-        this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
-    if constexpr (is_row<Derived>)
-      to = values.derived().transpose().array();
-    else
-      to = values.derived().array();
+    Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
+               Eigen::InnerStride<>>
+        to(data(), rows(), cols(), Eigen::InnerStride<>(1));
+    to = values.derived().array();
   }
 
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    std::destroy_at(&other);
-    std::construct_at(&other);
+  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
+    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
   }
-  ~owned_array() = default;
-
-  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    std::destroy_at(this);
-    return *std::construct_at(this, std::move(other));
+  number_array(number_array&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        rows_(std::exchange(other.rows_, 0)),
+        columns_(std::exchange(other.columns_, 0)) {}
+  number_array& operator=(const number_array& other) { return *this = number_array(other); }
+  number_array& operator=(number_array&& other) noexcept {
+    number_array taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(rows_, taken.rows_);
+    std::swap(columns_, taken.columns_);
+    return *this;
   }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
+  ~number_array() {
+    if (data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
   }
 
   /// Another shape; the numbers are then indeterminate.
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+  void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
 
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+  Index rows() const { return rows_; }
+  Index cols() const { return columns_; }
+  Index size() const { return rows_ * columns_; }
+  bool empty() const { return size() == 0; }
+  Scalar* data() { return data_; }
+  const Scalar* data() const { return data_; }
+  Scalar* begin() { return data(); }
+  Scalar* end() { return data() + size(); }
+  const Scalar* begin() const { return data(); }
+  const Scalar* end() const { return data() + size(); }
+
+  /// Of a vector: number i.
+  Scalar& operator()(Index i) { return data()[i]; }
+  const Scalar& operator()(Index i) const { return data()[i]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+
+  number_array& operator*=(Scalar factor) {
+    for (Scalar& number : *this) number *= factor;
+    return *this;
+  }
+  number_array& operator/=(Scalar divisor) {
+    for (Scalar& number : *this) number /= divisor;
+    return *this;
+  }
+
+  map_type map() { return {data(), rows(), cols()}; }
+  const_map_type map() const { return {data(), rows(), cols()}; }
 
  private:
-  template <class Derived>
-  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
-                                 int(Derived::ColsAtCompileTime) != 1;
-
+  static Scalar* allocated(std::size_t size) {
+    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+  }
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
     if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("owned_array: [", rows, ", ", columns,
+      ROPE_THROW(std::length_error, detail::message("number_array: [", rows, ", ", columns,
                                                     "] must not be negative nor exceed the address space"));
     return static_cast<std::size_t>(rows * columns);
   }
+
+  Scalar* data_ = nullptr;
+  Index rows_ = 0, columns_ = 0;
 };
 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
+#endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
 #define ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
@@ -686,8 +692,8 @@ inline namespace ROPE_ABI {
 struct schedule {
   Index rotary_dim;
   long double base;
-  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;           // m
+  number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;         // m
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -724,7 +730,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 class frequencies {
  public:
   /// Doubles [pairs, axes] of the frequencies.
-  using inv_freq_map = owned_array<double>::const_map;
+  using inv_freq_map = number_array<double>::const_map_type;
 
   /// The original schedule, on one axis.
   ///
@@ -764,7 +770,7 @@ class frequencies {
           detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    owned_array<double> inv_freq(pairs, 1);
+    number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i)  // fma: the same bits whether or not a compiler contracts
       inv_freq(i, 0) = std::numbers::pi * std::fma(static_cast<double>(i), step, 1.0);
     return frequencies(std::move(inv_freq), 1.0);
@@ -780,7 +786,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(owned_array<double>(pairs, 1, 1.0), 1.0);
+    return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -796,18 +802,24 @@ class frequencies {
     static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
                   "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
     if constexpr (Derived::RowsAtCompileTime == 1)
-      return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
+      return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
+                         attention_factor);
     else
-      return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+      return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
 
   /// The same, and the memory of the array becomes that of the frequencies.
-  static frequencies custom(owned_array<double>&& inv_freq, double attention_factor = 1.0) {
+  static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  inv_freq_map inv_freq() const { return inv_freq_.map(); }
+  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  Map inv_freq() const {
+    return Map(inv_freq_.data(), pairs(), axes());
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -819,7 +831,7 @@ class frequencies {
   double attention_factor() const { return attention_factor_; }
 
  private:
-  frequencies(owned_array<double> inv_freq, double attention_factor)
+  frequencies(number_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
       ROPE_THROW(std::invalid_argument,
@@ -839,8 +851,8 @@ class frequencies {
 
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
 
-  static owned_array<double> rounded(const schedule& axis) {
-    owned_array<double> inv_freq(axis.inv_freq.size(), 1);
+  static number_array<double> rounded(const schedule& axis) {
+    number_array<double> inv_freq(axis.inv_freq.size(), 1);
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
@@ -875,7 +887,7 @@ class frequencies {
                  detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
-  owned_array<double> inv_freq_;
+  number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
 
@@ -1256,7 +1268,6 @@ struct longrope_scaling {
 #include <algorithm>  // std::min, std::max
 #include <cstdint>
 #include <limits>
-#include <memory>  // std::shared_ptr
 #include <type_traits>
 #include <vector>
 
@@ -1267,11 +1278,9 @@ struct longrope_scaling {
 #include <concepts>
 #include <cstddef>
 #include <iterator>  // std::data
-#include <memory>    // std::shared_ptr
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
@@ -1447,20 +1456,24 @@ template <class X>
 using integer_of = typename integer_in<X>::type;
 
 /// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked. The memory is shared by the copies of what reads it.
+/// others after it was checked.
 template <class Integer>
 struct evaluated_list {
-  std::shared_ptr<const std::vector<Integer>> memory;
+  number_array<Integer> memory;
   integer_list<Integer> list;
+
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
 
   template <class Derived>
   evaluated_list(const Eigen::DenseBase<Derived>& expression) {
     using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
-    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
-    memory = values;
-    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
   }
 };
 
@@ -1486,8 +1499,8 @@ using kept_positions = typename kept<P>::type;
 #define ROPE_BASE_INTEGER_RANGE_HPP
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
-#include <span>
 
 
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
@@ -1530,7 +1543,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
 }
 
 /// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::span<const Index> extents,
+constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
     if (extent == 0) return true;
@@ -1694,13 +1707,16 @@ struct listed_positions {
   }
 };
 
-/// Those of an expression, which its value outlives.
+/// Those of an expression, evaluated.
 template <class Integer>
-struct evaluated_positions : listed_positions<Integer> {
-  std::shared_ptr<const std::vector<Integer>> memory;
-
-  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
-      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
+struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
+  template <class X>
+  evaluated_positions(const X& ids, Index tokens)
+      : evaluated_list<Integer>(ids), listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+  evaluated_positions(const evaluated_positions& other)
+      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
+    this->ids.data = evaluated_list<Integer>::memory.data();
+  }
 };
 
 template <class Integer>
@@ -1774,8 +1790,8 @@ auto position_source(const X& ids, Index tokens) {
     return evaluated_positions<integer_of<X>>(ids, tokens);
 }
 template <class Integer>
-evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids, tokens};
+listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids.list, tokens};
 }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
@@ -1806,6 +1822,131 @@ concept position_form = requires(const P& positions) {
 #include <cstdint>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+
+#include <new>
+#include <type_traits>  // std::remove_const_t
+#include <utility>      // std::move
+
+
+/// Arrays of numbers that the library returns, for a caller who goes on with Eigen; what it keeps is a
+/// number_array, which says why neither is an array of Eigen's own. A function that returns one is a
+/// template, so that only programs that call it compile the map.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+
+}  // namespace detail
+
+/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
+/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+
+ public:
+  using const_map = detail::const_array_map<Scalar, Columns>;
+
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  as above
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+
+  /// The memory of the numbers becomes that of the array.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+
+  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+
+  /// Another shape; the numbers are then indeterminate.
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+
+namespace detail {
+
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double>, as what a template with the parameter T returns.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
@@ -1862,13 +2003,12 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 31);
 }
 
-/// An array [rows, columns] of doubles.
-template <class Derived>
-std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r)
-      hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
+/// Doubles value(r, c), [rows, columns].
+template <class Value>
+std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
 
@@ -2150,9 +2290,9 @@ inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
 /// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
 /// can hold; an extent of 0 does not hide the others.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
-                           (std::max)(d, Index{1})};
-  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
 }
 
 template <class T>
@@ -2524,7 +2664,6 @@ concept rotation_table = requires(const Table& table) {
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
@@ -2616,7 +2755,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PHASE_HPP
@@ -2925,19 +3063,23 @@ namespace detail {
 /// that compilers evaluate several pairs at once.
 class phase_row {
  public:
-  explicit phase_row(std::size_t pairs) : upper_(pairs), lower_(pairs) {}
+  explicit phase_row(std::size_t pairs)
+      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
 
-  std::size_t size() const { return upper_.size(); }
+  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
   const uint128* upper() const { return upper_.data(); }
 
-  phase operator[](std::size_t i) const { return {{upper_[i].hi, upper_[i].lo, lower_[i]}}; }
+  phase operator[](std::size_t i) const {
+    const uint128 upper = upper_.data()[i];
+    return {{upper.hi, upper.lo, lower_.data()[i]}};
+  }
   void set(std::size_t i, phase p) {
-    upper_[i] = {p.turn.hi, p.turn.mid};
-    lower_[i] = p.turn.lo;
+    upper_.data()[i] = {p.turn.hi, p.turn.mid};
+    lower_.data()[i] = p.turn.lo;
   }
   void clear() {
-    upper_.assign(size(), uint128{});
-    lower_.assign(size(), 0);
+    for (uint128& upper : upper_) upper = {};
+    for (std::uint64_t& lower : lower_) lower = 0;
   }
 
   void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
@@ -2958,8 +3100,8 @@ class phase_row {
   }
 
  private:
-  std::vector<uint128> upper_;
-  std::vector<std::uint64_t> lower_;
+  number_array<uint128> upper_;
+  number_array<std::uint64_t> lower_;
 };
 
 }  // namespace detail
@@ -3023,60 +3165,62 @@ class turning_rate {
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
-  /// \param inv_freq  [pairs, axes]
-  explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
-      : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (!equal(inv_freq(i, a), 0)) axes_[static_cast<std::size_t>(a)].include(i, inv_freq(i, a));
+  explicit coordinate_phases(const frequencies& of)
+      : pairs_(static_cast<std::size_t>(of.pairs())),
+        axes_(of.axes(), 1, axis{}),
+        turning_(of.pairs(), of.axes()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = of.inv_freq(i, a);
+        if (equal(speed, 0)) continue;
+        axis& along = axes_(a);
+        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
+                                      turning_rate(speed)};
+        along.slow = along.slow || slower_than_steps(speed);
+      }
   }
 
   /// The phases at one row of coordinates [axes], valid until the next call.
   template <class Row>
   const phase_row& at(const Row& coordinates) {
     pairs_.clear();
-    for (std::size_t a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(static_cast<Index>(a));
-      const axis& along = axes_[a];
+    for (Index a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(a);
+      const axis along = axes_(a);
       if (!equal(coordinate, std::trunc(coordinate))) {
         const fractional magnitude(coordinate);
         const bool negative = coordinate < 0;
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], along.rates[k].at(negative, magnitude));
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
         continue;
       }
       const auto position = static_cast<std::int64_t>(coordinate);
       if (position == 0) continue;
       if (beyond_steps(position) || along.slow) {
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], phase_at(along.steps[k], along.inv_freq[k], position));
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
       } else {
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], along.steps[k] * position);
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
       }
     }
     return pairs_;
   }
 
  private:
-  /// The pairs that turn along an axis.
   struct axis {
-    std::vector<std::size_t> pairs;
-    std::vector<double> inv_freq;
-    std::vector<phase> steps;
-    std::vector<turning_rate> rates;
+    Index count = 0;    // of the pairs that turn along it
     bool slow = false;  // whether one is slower than steps
-
-    void include(Index pair, double speed) {
-      pairs.push_back(static_cast<std::size_t>(pair));
-      inv_freq.push_back(speed);
-      steps.push_back(phase_of(speed));
-      rates.emplace_back(speed);
-      slow = slow || slower_than_steps(speed);
-    }
+  };
+  struct turning_pair {
+    std::size_t pair;
+    double inv_freq;
+    phase step;
+    turning_rate rate;
   };
   phase_row pairs_;
-  std::vector<axis> axes_;
+  number_array<axis> axes_;
+  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
 };
 
 }  // namespace detail
@@ -3090,7 +3234,6 @@ class coordinate_phases {
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 
 /// The phases of positions in a row.
@@ -3104,16 +3247,17 @@ namespace detail {
 /// away from the one before it.
 class range_phases {
  public:
-  /// \param inv_freq  [pairs, 1]
-  range_phases(const frequencies::inv_freq_map& inv_freq, std::int64_t first)
+  /// \param of  on one axis; outlives this object
+  range_phases(const frequencies& of, std::int64_t first)
       : position_(first),
-        step_(static_cast<std::size_t>(inv_freq.rows())),
-        now_(static_cast<std::size_t>(inv_freq.rows())) {
+        frequencies_(of),
+        step_(static_cast<std::size_t>(of.pairs())),
+        now_(static_cast<std::size_t>(of.pairs())),
+        slow_(of.pairs()) {
     for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = inv_freq(static_cast<Index>(i), 0);
-      inv_freq_.push_back(speed);
+      const double speed = of.inv_freq(static_cast<Index>(i), 0);
       step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_.push_back(i);
+      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
     }
   }
 
@@ -3121,11 +3265,11 @@ class range_phases {
   const phase_row& next() {
     const std::int64_t position = position_++;
     const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], inv_freq_[i], position));
+      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
     };
     if (in_steps_ && !beyond_steps(position)) {
       now_.add(step_);
-      for (const std::size_t i : slow_) find(i);
+      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
     } else {
       for (std::size_t i = 0; i < now_.size(); ++i) find(i);
       in_steps_ = !beyond_steps(position);
@@ -3136,9 +3280,10 @@ class range_phases {
  private:
   std::int64_t position_;
   bool in_steps_ = false;  // whether now_ is where steps lead
-  std::vector<double> inv_freq_;
+  const frequencies& frequencies_;
   phase_row step_, now_;
-  std::vector<std::size_t> slow_;  // the pairs that are never counted in steps
+  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
+  Index slow_count_ = 0;
 };
 
 }  // namespace detail
@@ -3154,7 +3299,6 @@ class range_phases {
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROW_HPP
@@ -3262,14 +3406,13 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 /// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
 class small_angles {
  public:
-  /// \param inv_freq  [pairs, axes]
-  explicit small_angles(const frequencies::inv_freq_map& inv_freq)
-      : axes_(static_cast<std::size_t>(inv_freq.cols())) {
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i) {
-        axis& along = axes_[static_cast<std::size_t>(a)];
-        along.inv_freq.push_back(inv_freq(i, a));
-        if (!equal(inv_freq(i, a), 0)) along.slowest = (std::min)(along.slowest, (std::abs)(inv_freq(i, a)));
+  /// \param of  outlives this object
+  explicit small_angles(const frequencies& of)
+      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = (std::abs)(of.inv_freq(i, a));
+        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
       }
   }
 
@@ -3277,11 +3420,10 @@ class small_angles {
   template <class Row, class S>
   void write(const Row& coordinates, double m, S* cos, S* sin) const {
     if (!occur(coordinates)) return;
-    for (std::size_t i = 0; i < axes_[0].inv_freq.size(); ++i) {
+    for (Index i = 0; i < frequencies_.pairs(); ++i) {
       double angle = 0, largest = 0;
-      for (std::size_t a = 0; a < axes_.size(); ++a) {
-        const double product =
-            product_in_small_units(axes_[a].inv_freq[i], coordinates(static_cast<Index>(a)));
+      for (Index a = 0; a < frequencies_.axes(); ++a) {
+        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
         angle += product;
         largest = (std::max)(largest, (std::abs)(product));
       }
@@ -3293,18 +3435,15 @@ class small_angles {
   /// Whether a product that is not 0 is small.
   template <class Row>
   bool occur(const Row& coordinates) const {
-    for (std::size_t a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(static_cast<Index>(a));
-      if (!equal(coordinate, 0) && is_small(axes_[a].slowest * coordinate)) return true;
+    for (Index a = 0; a < frequencies_.axes(); ++a) {
+      const double coordinate = coordinates(a);
+      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
     }
     return false;
   }
 
-  struct axis {
-    std::vector<double> inv_freq;                           // [pairs]
-    double slowest = (std::numeric_limits<double>::max)();  // of the pairs that turn along it
-  };
-  std::vector<axis> axes_;
+  const frequencies& frequencies_;
+  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
 };
 
 }  // namespace detail
@@ -3390,9 +3529,14 @@ double checked_magnitude(double attention_factor) {
   return attention_factor;
 }
 
+/// inv_freq [pairs, axes] into a hash.
+inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
+  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
+}
+
 /// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
 template <class Derived>
-owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
@@ -3400,7 +3544,7 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
   if (coordinates.cols() != axes)
     ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
                                               "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const owned_array<coordinate> given = coordinates;
+  const number_array<coordinate> given = coordinates;
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -3417,7 +3561,9 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
                    message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
                            static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
       }
-  return given.template cast<double>();
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
 }
 
 }  // namespace detail
@@ -3509,7 +3655,7 @@ class frequency_table {
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
   /// Doubles [pairs, axes] or [rows, axes].
-  using double_map = owned_array<double>::const_map;
+  using double_map = number_array<double>::const_map_type;
 
   /// Positions 0 .. count - 1.
   ///
@@ -3561,7 +3707,7 @@ class frequency_table {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
-        const float angle = position * static_cast<float>(of.inv_freq()(i, 0));
+        const float angle = position * static_cast<float>(of.inv_freq(i, 0));
         const auto m = static_cast<float>(of.attention_factor());
         cos[i] = static_cast<S>(m * std::cos(angle));
         cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
@@ -3583,9 +3729,21 @@ class frequency_table {
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
-  double_map inv_freq() const { return frequencies_.inv_freq(); }
+  template <class Map = double_map>
+  Map inv_freq() const {
+    return frequencies_.template inv_freq<Map>();
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// Number of coordinates of a position.
+  Index axes() const { return frequencies_.axes(); }
   /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
-  double_map coordinates() const { return coordinates_.map(); }
+  template <class Map = double_map>
+  Map coordinates() const {
+    return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
+  }
+  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
   std::int64_t last() const { return first_ + rows(); }
@@ -3622,7 +3780,7 @@ class frequency_table {
             first_,
             source_ == table_source::entries,
             source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
-            at_origin_.empty() ? nullptr : at_origin_.data()};
+            at_origin_.data()};
   }
 
  private:
@@ -3635,32 +3793,32 @@ class frequency_table {
   frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::mix(
-            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
+        fingerprint_(detail::mix_inv_freq(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
       : frequency_table(of, first, rows, unwritten_tag{}) {
     require_one_axis();
-    const detail::small_angles multiplied(inv_freq());
-    detail::range_phases phases(inv_freq(), first);
+    const detail::small_angles multiplied(of);
+    detail::range_phases phases(of, first);
     for (Index r = 0; r < this->rows(); ++r)
       write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
   }
 
-  frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
       : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
-    fingerprint_ = detail::mix(fingerprint_, coordinates_);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
     source_ = table_source::coordinates;
-    const detail::small_angles multiplied(inv_freq());
-    detail::coordinate_phases phases(inv_freq());
-    at_origin_.assign(static_cast<std::size_t>(rows()), 1);
+    const detail::small_angles multiplied(of);
+    detail::coordinate_phases phases(of);
+    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
     for (Index r = 0; r < rows(); ++r) {
       const auto coordinate = [&](Index a) { return coordinates_(r, a); };
       write_row(r, phases.at(coordinate), multiplied, coordinate);
       for (Index a = 0; a < frequencies_.axes(); ++a)
-        if (!detail::equal(coordinate(a), 0)) at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
     }
   }
 
@@ -3690,9 +3848,9 @@ class frequency_table {
   std::int64_t first_;
   std::uint64_t fingerprint_;
   table_source source_ = table_source::positions;
-  owned_array<double> coordinates_;
-  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
-  std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
+  number_array<double> coordinates_;
+  number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
+  number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
 }  // namespace ROPE_ABI
@@ -3857,9 +4015,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
-owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  const Threads& threads) {
-  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
+number_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                   const Threads& threads) {
+  number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -3871,9 +4029,9 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
-                                const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
+                                 const frequency_table<S>& table, const Source& positions) {
+  number_array<double> by_row(table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
     const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
     for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
@@ -3884,31 +4042,29 @@ owned_array<double> sums_by_row(const owned_array<double>& by_token, Index token
 /// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
-owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  Index columns, const Threads& threads, const Weight& weight) {
+number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                   Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
+  number_array<double> partial(pairs * columns, pieces, 0.0);
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    storage<double> sums(static_cast<std::size_t>(pairs));
+    number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total(pairs, columns, 0.0);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+          for (Index i = 0; i < pairs; ++i) partial(i + pairs * c, piece) += by * sums(i);
         }
       }
-      partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  owned_array<double> total(pairs, columns, 0.0);
-  for (const owned_array<double>& sums : partial)
-    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
+  number_array<double> total(pairs, columns, 0.0);
+  for (Index piece = 0; piece < pieces; ++piece)
+    for (Index i = 0; i < total.size(); ++i) total(i) += partial(i, piece);
   return total;
 }
 
@@ -5784,14 +5940,14 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
 /// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
 /// \param  table, positions, threads  as in `rotate`
 ///
-/// Returns:   [table.rows(), pairs]
+/// Returns:   owned_array<double> [table.rows(), pairs]
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
 /// Accuracy:  products and sums in double (those of float channels are exact before they are added)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                   const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -5812,13 +5968,13 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table
 ///
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
-/// Returns:  [pairs, axes], the shape of table.inv_freq()
+/// Returns:  owned_array<double> [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                      const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -5829,8 +5985,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
   detail::check_made_from_frequencies("inv_freq_gradient", plain);
   const auto coordinates = plain.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
-      [&](Index b, Index t, Index axis) {
+      turning.x, turning.d_x, plain.pairs(), plain.axes(), threads, [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
@@ -5844,11 +5999,11 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
 ///
 /// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
-/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+/// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                        const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                             const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -5857,14 +6012,13 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
                                                         head_view<const G>(d_x), placed, source);
   detail::check_made_from_frequencies("coordinate_gradient", plain);
-  const owned_array<double> d_angle =
+  const number_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto inv_freq = plain.inv_freq();
-  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  number_array<double> by_token(plain.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < plain.pairs(); ++i) sum += plain.inv_freq(i, a) * d_angle(i, token);
       by_token(a, token) = sum;
     }
   return detail::sums_by_row(by_token, x.tokens, plain, source);
@@ -5873,8 +6027,9 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
 /// The gradient with respect to the entries of a table.
 ///
 ///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
+template <class Numbers = owned_array<double>>
 struct cos_sin_gradient {
-  owned_array<double> cos, sin;  // [rows, pairs]
+  Numbers cos, sin;  // [rows, pairs]
 };
 
 /// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
@@ -5891,8 +6046,9 @@ struct cos_sin_gradient {
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
-                                const P& positions = P{}, const Threads& threads = {}) {
+cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
+                                                          const Table& table, const P& positions = P{},
+                                                          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -6483,21 +6639,20 @@ namespace detail {
 
 /// order[c] is the channel in layout From that becomes channel c in layout To.
 template <class From, class To>
-std::vector<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
+number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
     ROPE_THROW(std::invalid_argument,
                message(function, ": rotary_dim must be even, positive and at most head_dim = ", head_dim,
                        ", got ", rotary_dim));
   const Index pairs = rotary_dim / 2;
-  std::vector<Index> order(static_cast<std::size_t>(rotary_dim), -1);
-  std::vector<bool> taken(order.size(), false);
+  number_array<Index> order(rotary_dim, 1, -1);
+  number_array<bool> taken(rotary_dim, 1, false);
   const auto move = [&](Index from, Index to) {
-    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim ||
-        order[static_cast<std::size_t>(to)] >= 0 || taken[static_cast<std::size_t>(from)])
+    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
       ROPE_THROW(std::invalid_argument, message(function, ": a layout must name every channel of [0, ",
                                                 rotary_dim, ") once, got ", from, " and ", to));
-    order[static_cast<std::size_t>(to)] = from;
-    taken[static_cast<std::size_t>(from)] = true;
+    order(to) = from;
+    taken(from) = true;
   };
   for (Index i = 0; i < pairs; ++i) {
     move(From::first(i, pairs), To::first(i, pairs));
@@ -6544,13 +6699,13 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
   const auto permute = [&](Index first_column, Index last_column) {
-    std::vector<scalar> old(order.size());
+    std::vector<scalar> old(static_cast<std::size_t>(order.size()));
     for (Index c = first_column; c < last_column; ++c)
       for (Index h = 0; h < heads; ++h) {
         const Index start = h * head_dim + first;
         for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
         for (Index r = 0; r < rotary_dim; ++r)
-          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order(r))];
       }
   };
   detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
@@ -6575,12 +6730,12 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   const auto permute = [&](Index first, Index last) {
-    std::vector<T> old(order.size());
+    std::vector<T> old(static_cast<std::size_t>(order.size()));
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) {
         T* head = x.at(token / x.tokens, token % x.tokens, h);
-        for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
-        for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
+        for (Index c = 0; c < order.size(); ++c) old[static_cast<std::size_t>(c)] = head[c];
+        for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
       }
   };
   detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
@@ -6690,7 +6845,8 @@ class pope_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
+      : heads_(bias.rows()), channels_(bias.cols()), turns_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
@@ -6698,14 +6854,14 @@ class pope_bias {
       ROPE_THROW(std::invalid_argument,
                  detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
-    const owned_array<typename Derived::Scalar> values = bias;
+    const number_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
           ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
                                                             " at head ", h, ", channel ", i));
-        turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
+        turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
 
@@ -6717,11 +6873,11 @@ class pope_bias {
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].
-  const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
+  const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
 
  private:
   detail::moved_index heads_, channels_;
-  std::vector<cos_sin> turns_;  // [heads, channels]
+  number_array<cos_sin> turns_;  // [channels, heads]
 };
 
 namespace detail {
@@ -7587,7 +7743,7 @@ struct given_entries {
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
-    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
+    table.at_origin_ = number_array<unsigned char>(rows, 1, 1);
     const Index pairs = origin.pairs();
     for (Index r = 0; r < rows; ++r) {
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
@@ -7601,7 +7757,7 @@ struct given_entries {
               std::invalid_argument,
               message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
                       ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
-        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
       }
@@ -7618,7 +7774,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double>(pairs, 1, 0.0), attention_factor);
+    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
 };
 
@@ -7665,7 +7821,8 @@ inline namespace ROPE_ABI {
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
 ///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
 ///          lucidrains/rotary-embedding-torch
-inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
+template <class Rates = owned_array<double, 1>>
+Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
@@ -7673,7 +7830,7 @@ inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
   const auto d = static_cast<double>(rotary_dim);
-  owned_array<double, 1> rates(rotary_dim / 2);
+  Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i)
     rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
   return rates;
@@ -7689,7 +7846,7 @@ struct xpos_growth {
   /// Positions in which a pair grows by exp(rate).
   double scale_base = 512;
   /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
-  owned_array<double, 1> rates = {};
+  number_array<double> rates = {};
 };
 
 /// The tables of xPos: one for queries and one for keys, for the same rotation.
@@ -7760,7 +7917,7 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
+  typename frequency_table<S>::double_map rates() const { return growth_.rates.map(); }
 
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
@@ -7772,7 +7929,7 @@ class xpos {
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
-    if (growth.rates.size() == 0) growth.rates = xpos_rates(of.rotary_dim());
+    if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
       ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
                                                         ", got ", growth.rates.size()));
@@ -7808,7 +7965,7 @@ class xpos {
     const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(of.inv_freq(), first);
+    detail::range_phases phases(of, first);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
@@ -7818,17 +7975,18 @@ class xpos {
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = of.inv_freq()(i, 0) * static_cast<double>(position);
+            const double angle = of.inv_freq(i, 0) * static_cast<double>(position);
             if (detail::is_small(angle))
               detail::write_small(angle, size, cos[i], sin[i]);
             else
               detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), of.inv_freq());
+    std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
-    detail::given_entries::identify(result, detail::mix(rule, growth.rates));
+    detail::given_entries::identify(
+        result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
     return result;
   }
 
@@ -7861,13 +8019,14 @@ enum class xpos_side { queries, keys };
 ///           differ
 /// \param positions, threads  as in `rotate`
 ///
-/// Returns:   [pairs]
+/// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in one order whatever the threads
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                     const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
+                                          const xpos<S>& tables, const P& positions = P{},
+                                          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning =
@@ -7883,8 +8042,8 @@ owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G
 /// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                      const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning =

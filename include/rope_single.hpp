@@ -281,8 +281,8 @@ constexpr Index to_index(Count count) {
 #define ROPE_BASE_INTEGER_RANGE_HPP
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
-#include <span>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_MESSAGE_HPP
@@ -421,7 +421,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
 }
 
 /// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::span<const Index> extents,
+constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
     if (extent == 0) return true;
@@ -476,12 +476,12 @@ struct score_view {
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
   // Strides are products of extents even where another one is zero.
-  const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
-                           (std::max)(keys, Index{1})};
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
     ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
                                                       batch, ", ", heads, ", ", queries, ", ", keys, "]"));
-  if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
+  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
     ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
                                                   keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
@@ -728,7 +728,6 @@ inline void check_options(const char* function, const attention_options& options
 #include <algorithm>  // std::min, std::max
 #include <cstdint>
 #include <limits>
-#include <memory>  // std::shared_ptr
 #include <type_traits>
 #include <vector>
 
@@ -739,12 +738,211 @@ inline void check_options(const char* function, const attention_options& options
 #include <concepts>
 #include <cstddef>
 #include <iterator>  // std::data
-#include <memory>    // std::shared_ptr
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_NUMBER_ARRAY_HPP
+#define ROPE_BASE_NUMBER_ARRAY_HPP
+
+#include <algorithm>  // std::fill_n
+#include <cstddef>
+#include <limits>
+#include <type_traits>
+#include <utility>  // std::exchange, std::swap
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_STORAGE_HPP
+#define ROPE_BASE_STORAGE_HPP
+
+#include <cstddef>
+#include <new>          // std::align_val_t
+#include <type_traits>  // std::is_trivially_default_constructible_v
 #include <vector>
 
+
+/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
+/// written before its owner writes it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline constexpr std::size_t cache_line = 64;
+
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  // All are equal, so containers always take each other's memory and never move element by element.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::true_type;
+
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
+
+  T* allocate(std::size_t count) {
+    if (count > static_cast<std::size_t>(-1) / sizeof(T))
+      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
+  }
+  void deallocate(T* data, std::size_t /*count*/) noexcept {
+    ::operator delete (data, std::align_val_t{cache_line});
+  }
+
+  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
+  }
+
+  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
+};
+
+/// Elements are indeterminate until written.
+template <class T>
+using storage = std::vector<T, cache_line_allocator<T>>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_STORAGE_HPP
+
+/// Arrays of numbers that the library keeps. They are no arrays of Eigen, for two reasons. Eigen's have their
+/// memory from functions that two translation units of different instruction sets share by name and not by
+/// meaning: one takes it from malloc, the other from a block that it aligns by hand, and whichever the linker
+/// keeps meets memory of the other; so none is a member, a result or a local of this library. And whatever
+/// names one of Eigen's classes in a function that is no template makes every program compile it; so a map
+/// is made where map() is called.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Numbers [rows, columns], column-major, in memory of their own. map() shows them to Eigen.
+///
+///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
+///     axis.restart(10000);
+///     axis.inv_freq /= 2;
+///     axis.inv_freq(0) = 1;
+///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
+///
+/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
+///            assignment that throws changes nothing.
+template <class Scalar>
+class number_array {
+  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+                "number_array: the numbers are copied as they lie in memory");
+
+ public:
+  using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+  using const_map_type =
+      Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+
+  number_array() = default;
+
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  explicit number_array(Index rows, Index columns = 1)
+      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  as above
+  number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
+    std::fill_n(data(), size(), value);
+  }
+
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
+    // that is never made in packets then.
+    Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
+               Eigen::InnerStride<>>
+        to(data(), rows(), cols(), Eigen::InnerStride<>(1));
+    to = values.derived().array();
+  }
+
+  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
+    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  }
+  number_array(number_array&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        rows_(std::exchange(other.rows_, 0)),
+        columns_(std::exchange(other.columns_, 0)) {}
+  number_array& operator=(const number_array& other) { return *this = number_array(other); }
+  number_array& operator=(number_array&& other) noexcept {
+    number_array taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(rows_, taken.rows_);
+    std::swap(columns_, taken.columns_);
+    return *this;
+  }
+  ~number_array() {
+    if (data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
+  }
+
+  /// Another shape; the numbers are then indeterminate.
+  void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
+
+  Index rows() const { return rows_; }
+  Index cols() const { return columns_; }
+  Index size() const { return rows_ * columns_; }
+  bool empty() const { return size() == 0; }
+  Scalar* data() { return data_; }
+  const Scalar* data() const { return data_; }
+  Scalar* begin() { return data(); }
+  Scalar* end() { return data() + size(); }
+  const Scalar* begin() const { return data(); }
+  const Scalar* end() const { return data() + size(); }
+
+  /// Of a vector: number i.
+  Scalar& operator()(Index i) { return data()[i]; }
+  const Scalar& operator()(Index i) const { return data()[i]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+
+  number_array& operator*=(Scalar factor) {
+    for (Scalar& number : *this) number *= factor;
+    return *this;
+  }
+  number_array& operator/=(Scalar divisor) {
+    for (Scalar& number : *this) number /= divisor;
+    return *this;
+  }
+
+  map_type map() { return {data(), rows(), cols()}; }
+  const_map_type map() const { return {data(), rows(), cols()}; }
+
+ private:
+  static Scalar* allocated(std::size_t size) {
+    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+  }
+  static std::size_t checked_size(Index rows, Index columns) {
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
+    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+      ROPE_THROW(std::length_error, detail::message("number_array: [", rows, ", ", columns,
+                                                    "] must not be negative nor exceed the address space"));
+    return static_cast<std::size_t>(rows * columns);
+  }
+
+  Scalar* data_ = nullptr;
+  Index rows_ = 0, columns_ = 0;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
@@ -919,20 +1117,24 @@ template <class X>
 using integer_of = typename integer_in<X>::type;
 
 /// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked. The memory is shared by the copies of what reads it.
+/// others after it was checked.
 template <class Integer>
 struct evaluated_list {
-  std::shared_ptr<const std::vector<Integer>> memory;
+  number_array<Integer> memory;
   integer_list<Integer> list;
+
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
 
   template <class Derived>
   evaluated_list(const Eigen::DenseBase<Derived>& expression) {
     using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
-    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
-    memory = values;
-    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
   }
 };
 
@@ -1100,13 +1302,16 @@ struct listed_positions {
   }
 };
 
-/// Those of an expression, which its value outlives.
+/// Those of an expression, evaluated.
 template <class Integer>
-struct evaluated_positions : listed_positions<Integer> {
-  std::shared_ptr<const std::vector<Integer>> memory;
-
-  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
-      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
+struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
+  template <class X>
+  evaluated_positions(const X& ids, Index tokens)
+      : evaluated_list<Integer>(ids), listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+  evaluated_positions(const evaluated_positions& other)
+      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
+    this->ids.data = evaluated_list<Integer>::memory.data();
+  }
 };
 
 template <class Integer>
@@ -1180,8 +1385,8 @@ auto position_source(const X& ids, Index tokens) {
     return evaluated_positions<integer_of<X>>(ids, tokens);
 }
 template <class Integer>
-evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids, tokens};
+listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids.list, tokens};
 }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
@@ -1874,13 +2079,12 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 31);
 }
 
-/// An array [rows, columns] of doubles.
-template <class Derived>
-std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r)
-      hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
+/// Doubles value(r, c), [rows, columns].
+template <class Value>
+std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
 
@@ -2104,9 +2308,9 @@ inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
 /// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
 /// can hold; an extent of 0 does not hide the others.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
-                           (std::max)(d, Index{1})};
-  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
 }
 
 template <class T>
@@ -3713,69 +3917,6 @@ A saturated_to(double x) {
 
 #include <cstddef>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-
-#include <cstddef>
-#include <new>          // std::align_val_t
-#include <type_traits>  // std::is_trivially_default_constructible_v
-#include <vector>
-
-
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
-/// written before its owner writes it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-inline constexpr std::size_t cache_line = 64;
-
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All are equal, so containers always take each other's memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-
-  T* allocate(std::size_t count) {
-    if (count > static_cast<std::size_t>(-1) / sizeof(T))
-      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-
-  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-
-/// Elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_STORAGE_HPP
 
 /// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
 
@@ -4714,17 +4855,14 @@ void run_norm_passes(const Threads& threads, const First& first, const More&... 
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 
-#include <algorithm>  // std::fill_n
-#include <limits>
-#include <memory>       // std::destroy_at, std::construct_at
-#include <type_traits>  // std::type_identity_t
+#include <new>
+#include <type_traits>  // std::remove_const_t
 #include <utility>      // std::move
 
 
-/// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
-/// that two translation units of different instruction sets share by name and not by meaning: one takes it
-/// from malloc, the other from a block that it aligns by hand, and whichever the linker keeps meets memory of
-/// the other. No array of Eigen that owns memory is therefore a member, a result or a local of this library.
+/// Arrays of numbers that the library returns, for a caller who goes on with Eigen; what it keeps is a
+/// number_array, which says why neither is an array of Eigen's own. A function that returns one is a
+/// template, so that only programs that call it compile the map.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -4733,7 +4871,7 @@ namespace detail {
 /// The memory of an array, constructed before the map of it.
 template <class Scalar>
 struct array_memory {
-  storage<Scalar> numbers;
+  number_array<Scalar> numbers;
 };
 
 template <class Scalar, int Columns>
@@ -4772,45 +4910,40 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   ///
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns)
-      : memory{detail::storage<Scalar>(checked_size(rows, columns))},
-        map_type(memory::numbers.data(), rows, columns) {}
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// Numbers that all have one value.
   ///
   /// Throws:  as above
-  owned_array(Index rows, Index columns, Scalar value) : owned_array(rows, columns) {
-    std::fill_n(this->data(), this->size(), value);
-  }
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+
+  /// The memory of the numbers becomes that of the array.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values)
-      : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
-    // that is never made in packets then.
-    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
-        this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
-    if constexpr (is_row<Derived>)
-      to = values.derived().transpose().array();
-    else
-      to = values.derived().array();
-  }
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
 
   owned_array(const owned_array& other)
       : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
   owned_array(owned_array&& other) noexcept
       : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    std::destroy_at(&other);
-    std::construct_at(&other);
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
   }
   ~owned_array() = default;
 
   /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
-    std::destroy_at(this);
-    return *std::construct_at(this, std::move(other));
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
   }
   owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
   template <class Derived>
@@ -4825,19 +4958,20 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:
-  template <class Derived>
-  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
-                                 int(Derived::ColsAtCompileTime) != 1;
-
-  static std::size_t checked_size(Index rows, Index columns) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
-    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("owned_array: [", rows, ", ", columns,
-                                                    "] must not be negative nor exceed the address space"));
-    return static_cast<std::size_t>(rows * columns);
-  }
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
 };
 
+namespace detail {
+
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double>, as what a template with the parameter T returns.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+
+}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -4901,8 +5035,8 @@ inline namespace ROPE_ABI {
 struct schedule {
   Index rotary_dim;
   long double base;
-  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;           // m
+  number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;         // m
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -4939,7 +5073,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 class frequencies {
  public:
   /// Doubles [pairs, axes] of the frequencies.
-  using inv_freq_map = owned_array<double>::const_map;
+  using inv_freq_map = number_array<double>::const_map_type;
 
   /// The original schedule, on one axis.
   ///
@@ -4979,7 +5113,7 @@ class frequencies {
           detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    owned_array<double> inv_freq(pairs, 1);
+    number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i)  // fma: the same bits whether or not a compiler contracts
       inv_freq(i, 0) = std::numbers::pi * std::fma(static_cast<double>(i), step, 1.0);
     return frequencies(std::move(inv_freq), 1.0);
@@ -4995,7 +5129,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(owned_array<double>(pairs, 1, 1.0), 1.0);
+    return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -5011,18 +5145,24 @@ class frequencies {
     static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
                   "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
     if constexpr (Derived::RowsAtCompileTime == 1)
-      return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
+      return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
+                         attention_factor);
     else
-      return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+      return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
 
   /// The same, and the memory of the array becomes that of the frequencies.
-  static frequencies custom(owned_array<double>&& inv_freq, double attention_factor = 1.0) {
+  static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  inv_freq_map inv_freq() const { return inv_freq_.map(); }
+  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  Map inv_freq() const {
+    return Map(inv_freq_.data(), pairs(), axes());
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -5034,7 +5174,7 @@ class frequencies {
   double attention_factor() const { return attention_factor_; }
 
  private:
-  frequencies(owned_array<double> inv_freq, double attention_factor)
+  frequencies(number_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
       ROPE_THROW(std::invalid_argument,
@@ -5054,8 +5194,8 @@ class frequencies {
 
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
 
-  static owned_array<double> rounded(const schedule& axis) {
-    owned_array<double> inv_freq(axis.inv_freq.size(), 1);
+  static number_array<double> rounded(const schedule& axis) {
+    number_array<double> inv_freq(axis.inv_freq.size(), 1);
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
@@ -5090,7 +5230,7 @@ class frequencies {
                  detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
-  owned_array<double> inv_freq_;
+  number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
 
@@ -5105,7 +5245,6 @@ class frequencies {
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
@@ -5197,7 +5336,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PHASE_HPP
@@ -5506,19 +5644,23 @@ namespace detail {
 /// that compilers evaluate several pairs at once.
 class phase_row {
  public:
-  explicit phase_row(std::size_t pairs) : upper_(pairs), lower_(pairs) {}
+  explicit phase_row(std::size_t pairs)
+      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
 
-  std::size_t size() const { return upper_.size(); }
+  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
   const uint128* upper() const { return upper_.data(); }
 
-  phase operator[](std::size_t i) const { return {{upper_[i].hi, upper_[i].lo, lower_[i]}}; }
+  phase operator[](std::size_t i) const {
+    const uint128 upper = upper_.data()[i];
+    return {{upper.hi, upper.lo, lower_.data()[i]}};
+  }
   void set(std::size_t i, phase p) {
-    upper_[i] = {p.turn.hi, p.turn.mid};
-    lower_[i] = p.turn.lo;
+    upper_.data()[i] = {p.turn.hi, p.turn.mid};
+    lower_.data()[i] = p.turn.lo;
   }
   void clear() {
-    upper_.assign(size(), uint128{});
-    lower_.assign(size(), 0);
+    for (uint128& upper : upper_) upper = {};
+    for (std::uint64_t& lower : lower_) lower = 0;
   }
 
   void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
@@ -5539,8 +5681,8 @@ class phase_row {
   }
 
  private:
-  std::vector<uint128> upper_;
-  std::vector<std::uint64_t> lower_;
+  number_array<uint128> upper_;
+  number_array<std::uint64_t> lower_;
 };
 
 }  // namespace detail
@@ -5604,60 +5746,62 @@ class turning_rate {
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
-  /// \param inv_freq  [pairs, axes]
-  explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
-      : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (!equal(inv_freq(i, a), 0)) axes_[static_cast<std::size_t>(a)].include(i, inv_freq(i, a));
+  explicit coordinate_phases(const frequencies& of)
+      : pairs_(static_cast<std::size_t>(of.pairs())),
+        axes_(of.axes(), 1, axis{}),
+        turning_(of.pairs(), of.axes()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = of.inv_freq(i, a);
+        if (equal(speed, 0)) continue;
+        axis& along = axes_(a);
+        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
+                                      turning_rate(speed)};
+        along.slow = along.slow || slower_than_steps(speed);
+      }
   }
 
   /// The phases at one row of coordinates [axes], valid until the next call.
   template <class Row>
   const phase_row& at(const Row& coordinates) {
     pairs_.clear();
-    for (std::size_t a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(static_cast<Index>(a));
-      const axis& along = axes_[a];
+    for (Index a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(a);
+      const axis along = axes_(a);
       if (!equal(coordinate, std::trunc(coordinate))) {
         const fractional magnitude(coordinate);
         const bool negative = coordinate < 0;
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], along.rates[k].at(negative, magnitude));
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
         continue;
       }
       const auto position = static_cast<std::int64_t>(coordinate);
       if (position == 0) continue;
       if (beyond_steps(position) || along.slow) {
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], phase_at(along.steps[k], along.inv_freq[k], position));
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
       } else {
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], along.steps[k] * position);
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
       }
     }
     return pairs_;
   }
 
  private:
-  /// The pairs that turn along an axis.
   struct axis {
-    std::vector<std::size_t> pairs;
-    std::vector<double> inv_freq;
-    std::vector<phase> steps;
-    std::vector<turning_rate> rates;
+    Index count = 0;    // of the pairs that turn along it
     bool slow = false;  // whether one is slower than steps
-
-    void include(Index pair, double speed) {
-      pairs.push_back(static_cast<std::size_t>(pair));
-      inv_freq.push_back(speed);
-      steps.push_back(phase_of(speed));
-      rates.emplace_back(speed);
-      slow = slow || slower_than_steps(speed);
-    }
+  };
+  struct turning_pair {
+    std::size_t pair;
+    double inv_freq;
+    phase step;
+    turning_rate rate;
   };
   phase_row pairs_;
-  std::vector<axis> axes_;
+  number_array<axis> axes_;
+  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
 };
 
 }  // namespace detail
@@ -5671,7 +5815,6 @@ class coordinate_phases {
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 
 /// The phases of positions in a row.
@@ -5685,16 +5828,17 @@ namespace detail {
 /// away from the one before it.
 class range_phases {
  public:
-  /// \param inv_freq  [pairs, 1]
-  range_phases(const frequencies::inv_freq_map& inv_freq, std::int64_t first)
+  /// \param of  on one axis; outlives this object
+  range_phases(const frequencies& of, std::int64_t first)
       : position_(first),
-        step_(static_cast<std::size_t>(inv_freq.rows())),
-        now_(static_cast<std::size_t>(inv_freq.rows())) {
+        frequencies_(of),
+        step_(static_cast<std::size_t>(of.pairs())),
+        now_(static_cast<std::size_t>(of.pairs())),
+        slow_(of.pairs()) {
     for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = inv_freq(static_cast<Index>(i), 0);
-      inv_freq_.push_back(speed);
+      const double speed = of.inv_freq(static_cast<Index>(i), 0);
       step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_.push_back(i);
+      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
     }
   }
 
@@ -5702,11 +5846,11 @@ class range_phases {
   const phase_row& next() {
     const std::int64_t position = position_++;
     const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], inv_freq_[i], position));
+      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
     };
     if (in_steps_ && !beyond_steps(position)) {
       now_.add(step_);
-      for (const std::size_t i : slow_) find(i);
+      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
     } else {
       for (std::size_t i = 0; i < now_.size(); ++i) find(i);
       in_steps_ = !beyond_steps(position);
@@ -5717,9 +5861,10 @@ class range_phases {
  private:
   std::int64_t position_;
   bool in_steps_ = false;  // whether now_ is where steps lead
-  std::vector<double> inv_freq_;
+  const frequencies& frequencies_;
   phase_row step_, now_;
-  std::vector<std::size_t> slow_;  // the pairs that are never counted in steps
+  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
+  Index slow_count_ = 0;
 };
 
 }  // namespace detail
@@ -5735,7 +5880,6 @@ class range_phases {
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROW_HPP
@@ -5843,14 +5987,13 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 /// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
 class small_angles {
  public:
-  /// \param inv_freq  [pairs, axes]
-  explicit small_angles(const frequencies::inv_freq_map& inv_freq)
-      : axes_(static_cast<std::size_t>(inv_freq.cols())) {
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i) {
-        axis& along = axes_[static_cast<std::size_t>(a)];
-        along.inv_freq.push_back(inv_freq(i, a));
-        if (!equal(inv_freq(i, a), 0)) along.slowest = (std::min)(along.slowest, (std::abs)(inv_freq(i, a)));
+  /// \param of  outlives this object
+  explicit small_angles(const frequencies& of)
+      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = (std::abs)(of.inv_freq(i, a));
+        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
       }
   }
 
@@ -5858,11 +6001,10 @@ class small_angles {
   template <class Row, class S>
   void write(const Row& coordinates, double m, S* cos, S* sin) const {
     if (!occur(coordinates)) return;
-    for (std::size_t i = 0; i < axes_[0].inv_freq.size(); ++i) {
+    for (Index i = 0; i < frequencies_.pairs(); ++i) {
       double angle = 0, largest = 0;
-      for (std::size_t a = 0; a < axes_.size(); ++a) {
-        const double product =
-            product_in_small_units(axes_[a].inv_freq[i], coordinates(static_cast<Index>(a)));
+      for (Index a = 0; a < frequencies_.axes(); ++a) {
+        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
         angle += product;
         largest = (std::max)(largest, (std::abs)(product));
       }
@@ -5874,18 +6016,15 @@ class small_angles {
   /// Whether a product that is not 0 is small.
   template <class Row>
   bool occur(const Row& coordinates) const {
-    for (std::size_t a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(static_cast<Index>(a));
-      if (!equal(coordinate, 0) && is_small(axes_[a].slowest * coordinate)) return true;
+    for (Index a = 0; a < frequencies_.axes(); ++a) {
+      const double coordinate = coordinates(a);
+      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
     }
     return false;
   }
 
-  struct axis {
-    std::vector<double> inv_freq;                           // [pairs]
-    double slowest = (std::numeric_limits<double>::max)();  // of the pairs that turn along it
-  };
-  std::vector<axis> axes_;
+  const frequencies& frequencies_;
+  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
 };
 
 }  // namespace detail
@@ -5971,9 +6110,14 @@ double checked_magnitude(double attention_factor) {
   return attention_factor;
 }
 
+/// inv_freq [pairs, axes] into a hash.
+inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
+  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
+}
+
 /// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
 template <class Derived>
-owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
@@ -5981,7 +6125,7 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
   if (coordinates.cols() != axes)
     ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
                                               "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const owned_array<coordinate> given = coordinates;
+  const number_array<coordinate> given = coordinates;
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -5998,7 +6142,9 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
                    message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
                            static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
       }
-  return given.template cast<double>();
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
 }
 
 }  // namespace detail
@@ -6051,7 +6197,7 @@ class frequency_table {
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
   /// Doubles [pairs, axes] or [rows, axes].
-  using double_map = owned_array<double>::const_map;
+  using double_map = number_array<double>::const_map_type;
 
   /// Positions 0 .. count - 1.
   ///
@@ -6103,7 +6249,7 @@ class frequency_table {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
-        const float angle = position * static_cast<float>(of.inv_freq()(i, 0));
+        const float angle = position * static_cast<float>(of.inv_freq(i, 0));
         const auto m = static_cast<float>(of.attention_factor());
         cos[i] = static_cast<S>(m * std::cos(angle));
         cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
@@ -6125,9 +6271,21 @@ class frequency_table {
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
-  double_map inv_freq() const { return frequencies_.inv_freq(); }
+  template <class Map = double_map>
+  Map inv_freq() const {
+    return frequencies_.template inv_freq<Map>();
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// Number of coordinates of a position.
+  Index axes() const { return frequencies_.axes(); }
   /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
-  double_map coordinates() const { return coordinates_.map(); }
+  template <class Map = double_map>
+  Map coordinates() const {
+    return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
+  }
+  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
   std::int64_t last() const { return first_ + rows(); }
@@ -6164,7 +6322,7 @@ class frequency_table {
             first_,
             source_ == table_source::entries,
             source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
-            at_origin_.empty() ? nullptr : at_origin_.data()};
+            at_origin_.data()};
   }
 
  private:
@@ -6177,32 +6335,32 @@ class frequency_table {
   frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::mix(
-            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
+        fingerprint_(detail::mix_inv_freq(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
       : frequency_table(of, first, rows, unwritten_tag{}) {
     require_one_axis();
-    const detail::small_angles multiplied(inv_freq());
-    detail::range_phases phases(inv_freq(), first);
+    const detail::small_angles multiplied(of);
+    detail::range_phases phases(of, first);
     for (Index r = 0; r < this->rows(); ++r)
       write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
   }
 
-  frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
       : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
-    fingerprint_ = detail::mix(fingerprint_, coordinates_);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
     source_ = table_source::coordinates;
-    const detail::small_angles multiplied(inv_freq());
-    detail::coordinate_phases phases(inv_freq());
-    at_origin_.assign(static_cast<std::size_t>(rows()), 1);
+    const detail::small_angles multiplied(of);
+    detail::coordinate_phases phases(of);
+    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
     for (Index r = 0; r < rows(); ++r) {
       const auto coordinate = [&](Index a) { return coordinates_(r, a); };
       write_row(r, phases.at(coordinate), multiplied, coordinate);
       for (Index a = 0; a < frequencies_.axes(); ++a)
-        if (!detail::equal(coordinate(a), 0)) at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
     }
   }
 
@@ -6232,9 +6390,9 @@ class frequency_table {
   std::int64_t first_;
   std::uint64_t fingerprint_;
   table_source source_ = table_source::positions;
-  owned_array<double> coordinates_;
-  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
-  std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
+  number_array<double> coordinates_;
+  number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
+  number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
 }  // namespace ROPE_ABI
@@ -8741,12 +8899,11 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill, std::sort
-#include <array>
+#include <algorithm>  // std::min, std::max, std::fill
 #include <atomic>
 #include <cstddef>
 #include <span>
-#include <utility>  // std::pair
+#include <utility>  // std::swap
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
@@ -9347,13 +9504,16 @@ namespace detail {
 
 /// Whether each score has an entry of its own: no extent is shared, and no two entries are at one offset.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
-  std::array<std::pair<Index, Index>, 4> axes = {{{x.batch_stride, shape.batch},
-                                                  {x.head_stride, shape.heads},
-                                                  {x.query_stride, shape.queries},
-                                                  {x.key_stride, shape.keys}}};
+  struct axis {
+    Index stride, extent;
+  } axes[] = {{x.batch_stride, shape.batch},
+              {x.head_stride, shape.heads},
+              {x.query_stride, shape.queries},
+              {x.key_stride, shape.keys}};
   if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
     return false;
-  std::sort(axes.begin(), axes.end());
+  for (int i = 1; i < 4; ++i)
+    for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
   Index span = 1;  // entries of the axes before lie in [0, span)
   for (const auto& [stride, extent] : axes) {
     if (extent > 1 && stride < span) return false;
@@ -10351,9 +10511,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
-owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  const Threads& threads) {
-  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
+number_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                   const Threads& threads) {
+  number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -10365,9 +10525,9 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
-                                const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
+                                 const frequency_table<S>& table, const Source& positions) {
+  number_array<double> by_row(table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
     const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
     for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
@@ -10378,31 +10538,29 @@ owned_array<double> sums_by_row(const owned_array<double>& by_token, Index token
 /// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
-owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  Index columns, const Threads& threads, const Weight& weight) {
+number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                   Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
+  number_array<double> partial(pairs * columns, pieces, 0.0);
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    storage<double> sums(static_cast<std::size_t>(pairs));
+    number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total(pairs, columns, 0.0);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+          for (Index i = 0; i < pairs; ++i) partial(i + pairs * c, piece) += by * sums(i);
         }
       }
-      partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  owned_array<double> total(pairs, columns, 0.0);
-  for (const owned_array<double>& sums : partial)
-    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
+  number_array<double> total(pairs, columns, 0.0);
+  for (Index piece = 0; piece < pieces; ++piece)
+    for (Index i = 0; i < total.size(); ++i) total(i) += partial(i, piece);
   return total;
 }
 
@@ -10495,14 +10653,14 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
 /// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
 /// \param  table, positions, threads  as in `rotate`
 ///
-/// Returns:   [table.rows(), pairs]
+/// Returns:   owned_array<double> [table.rows(), pairs]
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
 /// Accuracy:  products and sums in double (those of float channels are exact before they are added)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                   const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -10523,13 +10681,13 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table
 ///
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
-/// Returns:  [pairs, axes], the shape of table.inv_freq()
+/// Returns:  owned_array<double> [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                      const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -10540,8 +10698,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
   detail::check_made_from_frequencies("inv_freq_gradient", plain);
   const auto coordinates = plain.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
-      [&](Index b, Index t, Index axis) {
+      turning.x, turning.d_x, plain.pairs(), plain.axes(), threads, [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
@@ -10555,11 +10712,11 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
 ///
 /// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
-/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+/// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                        const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                             const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -10568,14 +10725,13 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
                                                         head_view<const G>(d_x), placed, source);
   detail::check_made_from_frequencies("coordinate_gradient", plain);
-  const owned_array<double> d_angle =
+  const number_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto inv_freq = plain.inv_freq();
-  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  number_array<double> by_token(plain.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < plain.pairs(); ++i) sum += plain.inv_freq(i, a) * d_angle(i, token);
       by_token(a, token) = sum;
     }
   return detail::sums_by_row(by_token, x.tokens, plain, source);
@@ -10584,8 +10740,9 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
 /// The gradient with respect to the entries of a table.
 ///
 ///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
+template <class Numbers = owned_array<double>>
 struct cos_sin_gradient {
-  owned_array<double> cos, sin;  // [rows, pairs]
+  Numbers cos, sin;  // [rows, pairs]
 };
 
 /// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
@@ -10602,8 +10759,9 @@ struct cos_sin_gradient {
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
-                                const P& positions = P{}, const Threads& threads = {}) {
+cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
+                                                          const Table& table, const P& positions = P{},
+                                                          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -12497,17 +12655,17 @@ class key_turn {
   using A = arithmetic<T>;
 
  public:
-  key_turn(std::vector<phase> step, double m, Index first_channel)
+  key_turn(number_array<phase> step, double m, Index first_channel)
       : step_(std::move(step)),
-        now_(step_.size()),
+        now_(static_cast<std::size_t>(step_.size())),
         m_(m),
         first_channel_(first_channel),
-        row_(2 * step_.size()) {}
+        row_(2 * now_.size()) {}
 
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
-      write([&](std::size_t i) { return step_[i] * count; });
+      write([&](std::size_t i) { return step_.data()[i] * count; });
       count_ = count;
       written_ = true;
     }
@@ -12524,11 +12682,11 @@ class key_turn {
  private:
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
-    for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, phase_of_pair(i));
-    write_table_row(now_, m_, row_.data(), row_.data() + step_.size());
+    for (std::size_t i = 0; i < now_.size(); ++i) now_.set(i, phase_of_pair(i));
+    write_table_row(now_, m_, row_.data(), row_.data() + now_.size());
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const {
-    const auto pairs = static_cast<Index>(step_.size());
+    const auto pairs = step_.size();
     T* channels = keys.at(b, slot, 0) + first_channel_;
     // The stride of one head alone may be anything, so it is not added to a pointer.
     const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
@@ -12536,7 +12694,7 @@ class key_turn {
                          table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
-  std::vector<phase> step_;
+  number_array<phase> step_;
   phase_row now_;
   double m_;
   Index first_channel_;
@@ -12547,10 +12705,9 @@ class key_turn {
 
 /// The phase of every pair per unit of position.
 template <class S>
-std::vector<phase> steps_of(const frequency_table<S>& table) {
-  std::vector<phase> steps(static_cast<std::size_t>(table.pairs()));
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
+number_array<phase> steps_of(const frequency_table<S>& table) {
+  number_array<phase> steps(table.pairs());
+  for (Index i = 0; i < steps.size(); ++i) steps(i) = phase_of(table.inv_freq(i, 0));
   return steps;
 }
 
@@ -12590,9 +12747,9 @@ key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& pl
                 ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
                 "but is not in the ",
                 from.source() == table_source::positions ? "second" : "first"));
-  std::vector<phase> step = steps_of(to);
-  const std::vector<phase> before = steps_of(from);
-  for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
+  number_array<phase> step = steps_of(to);
+  const number_array<phase> before = steps_of(from);
+  for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);
   return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
 }
 
@@ -12655,7 +12812,7 @@ bool has_token_rows(const char* function, Index axes, const frequency_table<S>& 
                        ": a cache with axes takes a table of coordinates or, for text, of positions, got one "
                        "of ",
                        table.source() == table_source::entries ? "given entries" : "float angles"));
-  check_axes(function, axes, table.inv_freq().cols());
+  check_axes(function, axes, table.axes());
   return true;
 }
 
@@ -12666,7 +12823,6 @@ bool has_token_rows(const char* function, Index axes, const frequency_table<S>& 
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
-  const auto inv_freq = table.inv_freq();
   key_rotation rotation = rotation_by<Layout>(placed);
   rotation.text = rotation.table;
   if (table.source() == table_source::positions) {
@@ -12674,14 +12830,15 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
     return rotation;
   }
   const auto factor = std::bit_cast<std::uint64_t>(table.attention_factor());
-  rotation.table = mix(factor, inv_freq);
-  rotation.text = mix(mix(factor, static_cast<std::uint64_t>(inv_freq.rows())), 1);
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
+  rotation.table =
+      mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
+  rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
+  for (Index i = 0; i < table.pairs(); ++i) {
     double speed = 0;
     Index along = 0;
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      if (!equal(inv_freq(i, a), 0)) {
-        speed = inv_freq(i, a);
+    for (Index a = 0; a < table.axes(); ++a)
+      if (!equal(table.inv_freq(i, a), 0)) {
+        speed = table.inv_freq(i, a);
         ++along;
       }
     if (along > 1) {
@@ -12722,11 +12879,10 @@ inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation&
 /// What turns keys by steps along all axes at once, without the attention_factor.
 template <class Layout, class T, class S>
 key_turn<Layout, T> turn_along_axes(const placed_table<S>& placed) {
-  const auto inv_freq = placed.table().inv_freq();
-  std::vector<phase> steps(static_cast<std::size_t>(inv_freq.rows()));
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      steps[i] = steps[i] + phase_of(inv_freq(static_cast<Index>(i), a));
+  const frequency_table<S>& table = placed.table();
+  number_array<phase> steps(table.pairs(), 1, phase{});
+  for (Index i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
   return {std::move(steps), 1.0, placed.first_channel()};
 }
 
@@ -12763,15 +12919,14 @@ class turn_between_axes {
       ROPE_THROW(std::invalid_argument,
                  message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
                          from_axes ? "second" : "first", " is one of positions"));
-    return {std::vector<phase>(static_cast<std::size_t>(pairs)),
+    return {number_array<phase>(pairs, 1, phase{}),
             to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
   }
   template <class S>
   static phase at(const frequency_table<S>& table, std::size_t pair, const double* coordinates) {
-    const auto inv_freq = table.inv_freq();
     phase angle;
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      angle = angle + phase_of(inv_freq(static_cast<Index>(pair), a), coordinates[a]);
+    for (Index a = 0; a < table.axes(); ++a)
+      angle = angle + phase_of(table.inv_freq(static_cast<Index>(pair), a), coordinates[a]);
     return angle;
   }
 
@@ -12863,16 +13018,19 @@ class axes_rows {
 
   Index axes() const { return axes_; }
   /// The first `size` tokens of row b.
-  coordinate_map of(Index b, Index size) const { return {row(b), size, axes_}; }
+  template <class Map = coordinate_map>
+  Map of(Index b, Index size) const {
+    return Map(row(b), size, axes_);
+  }
   /// Token t of row b, [axes].
   const double* token(Index b, Index t) const { return row(b) + t * axes_; }
 
   /// Those of all tokens, row by row.
   template <class Rows>
-  owned_array<double> all(const Rows& rows) const {
+  number_array<double> all(const Rows& rows) const {
     Index size = 0;
     for (Index b = 0; b < batch_; ++b) size += rows.size(b);
-    owned_array<double> tokens(size, axes_);
+    number_array<double> tokens(size, axes_);
     size = 0;
     for (Index b = 0; b < batch_; size += rows.size(b), ++b)
       for (Index t = 0; t < rows.size(b); ++t)
@@ -12894,11 +13052,11 @@ class axes_rows {
   /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
-  owned_array<double> next_coordinates(const char* function, Index tokens) const {
+  number_array<double> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0)
       ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
     check_text(function, tokens);
-    owned_array<double> text(batch_ * tokens, axes_);
+    number_array<double> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a)
@@ -13966,19 +14124,21 @@ enum class vision_advance {
 ///          std::out_of_range for a run that starts above 2^53
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
 ///          transformers and of vLLM, which truncate frame times as well
-inline prompt_positions<std::int64_t> qwen_vl_positions(
-    const std::vector<prompt_run>& runs, std::int64_t start = 0,
-    vision_advance advance = vision_advance::past_time_and_sides) {
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Integer> start = 0,
+                                            vision_advance advance = vision_advance::past_time_and_sides) {
   const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
+    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
   };
-  auto prompt = detail::walk_prompt<std::int64_t>(
+  auto prompt = detail::walk_prompt<Integer>(
       "qwen_vl_positions", runs, start,
-      [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
-        return detail::place_of_token<std::int64_t>{first + time_of(frame, run), first + row, first + column};
+      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
+        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
+                                               first + Integer{column}};
       },
-      [&](std::int64_t first, const vision_run& run) {
-        const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
+      [&](Integer first, const vision_run& run) {
+        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
         if (advance == vision_advance::past_sides) return first + last_side + 1;
         return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
       });
@@ -13997,18 +14157,20 @@ inline prompt_positions<std::int64_t> qwen_vl_positions(
 ///
 /// Throws:  as qwen_vl_positions
 /// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
-inline prompt_positions<double> video_rope_positions(const std::vector<prompt_run>& runs, double start = 0) {
-  const auto time_of = [](double first, Index frame, const vision_run& run) {
-    return first + static_cast<double>(frame) * run.frame_step;
+template <class Real = double>
+prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  const auto time_of = [](Real first, Index frame, const vision_run& run) {
+    return first + static_cast<Real>(frame) * run.frame_step;
   };
-  return detail::walk_prompt<double>(
+  return detail::walk_prompt<Real>(
       "video_rope_positions", runs, start,
-      [&](double first, Index frame, Index row, Index column, const vision_run& run) {
-        const double time = time_of(first, frame, run);
-        return detail::place_of_token<double>{time, time + static_cast<double>(row - (run.height - 1) / 2),
-                                              time + static_cast<double>(column - (run.width - 1) / 2)};
+      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
+        const Real time = time_of(first, frame, run);
+        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
+                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
       },
-      [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
 
 }  // namespace ROPE_ABI
@@ -14046,16 +14208,21 @@ class token_coordinates {
   /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
   template <class Derived>
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
-      : coordinates_(checked(owned_array<typename Derived::Scalar>(coordinates))) {}
+      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
 
   Index rows() const { return coordinates_.rows(); }
   Index axes() const { return coordinates_.cols(); }
   /// [rows, axes]; valid while this object lives.
-  owned_array<double>::const_map coordinates() const { return coordinates_.map(); }
+  template <class Map = number_array<double>::const_map_type>
+  Map coordinates() const {
+    return Map(coordinates_.data(), rows(), axes());
+  }
+  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
 
  private:
   template <class Scalar>
-  static owned_array<double> checked(const owned_array<Scalar>& given) {
+  static number_array<double> checked(const number_array<Scalar>& given) {
     constexpr bool whole = std::is_integral_v<Scalar>;
     static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
                   "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
@@ -14067,10 +14234,12 @@ class token_coordinates {
                      detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
                                      "magnitude, got ",
                                      given(r, a), " at row ", r, ", axis ", a));
-    return given.template cast<double>();
+    number_array<double> numbers(given.rows(), given.cols());
+    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
+    return numbers;
   }
 
-  owned_array<double> coordinates_;
+  number_array<double> coordinates_;
 };
 
 }  // namespace ROPE_ABI
@@ -14148,7 +14317,7 @@ class stored_tokens {
     if (!rows_.empty()) require_given_keys(function, rotation_);
     rotation_ = {};
     memory_.write_behind(rows_, k, v, counts, threads);
-    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinates()(tokens(b, t), a); });
+    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
   }
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
@@ -14186,7 +14355,7 @@ class stored_tokens {
       rotation_ = rotation_of<Layout>(table);
     if constexpr (by_rows)
       note(k.tokens, counts,
-           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
+           [&](Index b, Index t, Index a) { return table.table().coordinate(positions(b, t), a); });
     else
       note(k.tokens, counts, positions);
   }
@@ -14428,11 +14597,11 @@ class kv_cache {
     return tokens_.coordinates().of(row, rows().size(row));
   }
   /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
-  owned_array<double> coordinates() const { return tokens_.coordinates().all(rows()); }
+  detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
   /// Those of `tokens` tokens of text behind each row, [batch * tokens, axes]: of a table that appends them.
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
-  owned_array<double> next_coordinates(Index tokens = 1) const {
+  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
   }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
@@ -15204,7 +15373,7 @@ class ring_cache {
   /// those of text to come.
   Index axes() const { return coordinates_.rows().axes(); }
   auto coordinates(Index b) const { return coordinates_.rows().of(rows_.checked(b), rows_.used(b)); }
-  owned_array<double> next_coordinates(Index tokens = 1) const {
+  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
   }
   /// As in kv_cache.
@@ -15326,7 +15495,7 @@ class ring_cache {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.rows(), batch(), k.tokens);
       store_rotated<Layout>(k, v, way, rows, counts, threads,
-                            [&](Index b, Index t, Index a) { return table.coordinates()(rows(b, t), a); });
+                            [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
     } else {
       const auto text = next_source(k.tokens);
       store_rotated<Layout>(k, v, way, text, counts, threads,
@@ -15576,7 +15745,8 @@ score_view<X> scores_of(score_view<X> x, const call_part& part) {
 }
 
 /// The options of a part of the call; log_sum_exp is that of whole rows.
-inline attention_options options_of(attention_options options, const call_part& part) {
+template <class Options>
+Options options_of(Options options, const call_part& part) {
   options.bias = scores_of(options.bias, part);
   options.mask = scores_of(options.mask, part);
   if (!options.sink_logits.empty())
@@ -18241,11 +18411,11 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     pairs += block.pairs();
     axes += block.axes();
   }
-  owned_array<double> inv_freq(pairs, axes, 0.0);
+  number_array<double> inv_freq(pairs, axes, 0.0);
   pairs = axes = 0;
   for (const frequencies& block : blocks) {
     for (Index a = 0; a < block.axes(); ++a)
-      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq()(i, a);
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
     pairs += block.pairs();
     axes += block.axes();
   }
@@ -18391,13 +18561,13 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     ROPE_THROW(std::invalid_argument,
                detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
                                " pairs of the schedule, got ", axis_of_pair.size()));
-  owned_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
+  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
       ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
                                                         "), got ", axis, " for pair ", i));
-    inv_freq(i, axis) = schedule.inv_freq()(i, 0);
+    inv_freq(i, axis) = schedule.inv_freq(i, 0);
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
@@ -18420,9 +18590,9 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
     ROPE_THROW(std::invalid_argument,
                detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
                                directions.rows(), ", ", directions.cols(), "]"));
-  owned_array<double> inv_freq = directions.derived().template cast<double>();
+  number_array<double> inv_freq = directions.derived().template cast<double>();
   for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq()(i, 0);
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
@@ -18433,9 +18603,9 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
                                                       ") and step positive, got ", first, " and ", step));
-  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq()(first + i * step, a);
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
@@ -19187,7 +19357,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  owned_array<double> inv_freq(inner_dim / 2, 3, 0.0);
+  number_array<double> inv_freq(inner_dim / 2, 3, 0.0);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0
@@ -19250,7 +19420,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  owned_array<double> inv_freq(count, 1);
+  number_array<double> inv_freq(count, 1);
   for (Index k = 0; k < count; ++k)
     inv_freq(k, 0) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
                                          (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
@@ -19260,9 +19430,9 @@ inline frequencies geometric_periods(Index count, double first, long double rati
 /// The first half of the pairs by the width, the second by the height.
 inline frequencies width_first(const frequencies& height_first) {
   const Index axes = height_first.axes();
-  owned_array<double> inv_freq(height_first.pairs(), axes);
+  number_array<double> inv_freq(height_first.pairs(), axes);
   for (Index a = 0; a < axes; ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq()(i, axes - 1 - a);
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq(i, axes - 1 - a);
   return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
 
@@ -19335,10 +19505,10 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
-  owned_array<double> inv_freq(2 * quarter, 2);
+  number_array<double> inv_freq(2 * quarter, 2);
   const double across = std::cos(angle), down = std::sin(angle);
   for (Index j = 0; j < quarter; ++j) {
-    const double f = half.inv_freq()(j, 0);
+    const double f = half.inv_freq(j, 0);
     inv_freq(j, 0) = f * down;
     inv_freq(j, 1) = f * across;
     inv_freq(quarter + j, 0) = f * across;
@@ -19407,7 +19577,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  owned_array<double> inv_freq(bands, 1);
+  number_array<double> inv_freq(bands, 1);
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
@@ -20034,7 +20204,7 @@ struct group_comparison {
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
+      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
       const double larger = (std::max)((std::abs)(f), (std::abs)(g));
       if ((std::abs)(f - g) <= tolerance * larger) continue;
       if (differing++ == 0) first = i;
@@ -20045,7 +20215,7 @@ struct group_comparison {
       }
     }
     if (differing == 0) return;
-    const double f = x.inv_freq()(worst, 0), g = y.inv_freq()(worst, 0);
+    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
     say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
         " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
         std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
@@ -20198,11 +20368,11 @@ struct pair_census {
 inline pair_census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
-  const auto& inv_freq = group.frequencies.inv_freq();
-  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / (std::abs)(inv_freq(i, 0)); };
+  const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
+  const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
   pair_census result;
   bool first = true;
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
+  for (Index i = 0; i < group.frequencies.pairs(); ++i) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
     const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
@@ -20210,7 +20380,7 @@ inline pair_census pair_census_of(const layer_group& group) {
     result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
     first = false;
   }
-  for (Index i = 0; i < inv_freq.rows(); ++i)
+  for (Index i = 0; i < group.frequencies.pairs(); ++i)
     result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
                              : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
                              : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
@@ -20219,7 +20389,7 @@ inline pair_census pair_census_of(const layer_group& group) {
   const auto count = [&](pair_change change) {
     return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
   };
-  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
+  if (count(pair_change::interpolated) == 1 && group.frequencies.pairs() > 1)
     std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
                  pair_change::blended);
   result.kept = count(pair_change::kept);
@@ -20280,9 +20450,16 @@ inline std::string wavelengths_text(const layer_group& group, const pair_census&
   if (pairs.kept < group.frequencies.pairs()) {
     const frequencies original(group.rotary_dim(), group.base);
     text += " (by the base alone: to " +
-            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
+            digits(2 * std::numbers::pi / original.inv_freq(original.pairs() - 1, 0)) + ")";
   }
   return text;
+}
+
+inline bool any_turns_back(const frequencies& of) {
+  for (Index a = 0; a < of.axes(); ++a)
+    for (Index i = 0; i < of.pairs(); ++i)
+      if (of.inv_freq(i, a) < 0) return true;
+  return false;
 }
 
 inline std::string describe_group(const layer_group& group, const view_distance& distance) {
@@ -20298,13 +20475,12 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  const auto inv_freq = group.frequencies.inv_freq();
-  if (std::any_of(inv_freq.data(), inv_freq.data() + inv_freq.size(), [](double f) { return f < 0; }))
-    text += line("direction", "by minus the position");
+  if (detail::any_turns_back(group.frequencies)) text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
     const double slowest = 2 * std::numbers::pi / distance.tokens;
-    const auto complete = std::count_if(inv_freq.data(), inv_freq.data() + inv_freq.rows(),
-                                        [&](double f) { return (std::abs)(f) >= slowest; });
+    Index complete = 0;
+    for (Index i = 0; i < group.frequencies.pairs(); ++i)
+      if ((std::abs)(group.frequencies.inv_freq(i, 0)) >= slowest) ++complete;
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
                                    " pairs make one within " + distance.name);
   }
@@ -20450,6 +20626,7 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
 #ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
 #define ROPE_MODELS_DETAIL_DERIVE_HPP
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -20470,60 +20647,62 @@ struct derived {
 
 using named_numbers = std::vector<named_number>;
 
+inline void add_numbers(named_numbers& numbers, std::initializer_list<named_number> added) {
+  for (const named_number& number : added) numbers.push_back(number);
+}
+
 inline void record(named_numbers& numbers, const linear_scaling& rule, const schedule&) {
-  numbers.push_back({"factor", rule.factor});
+  add_numbers(numbers, {{"factor", rule.factor}});
 }
 
 inline void record(named_numbers& numbers, const alpha_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
-  numbers.insert(numbers.end(), {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
+  add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
 }
 
 inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
-  numbers.insert(numbers.end(), {{"factor", rule.factor},
-                                 {"max_position", rule.max_position},
-                                 {"length", rule.length},
-                                 {"new_base", static_cast<double>(stretched.base)}});
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"max_position", rule.max_position},
+                        {"length", rule.length},
+                        {"new_base", static_cast<double>(stretched.base)}});
 }
 
 inline void record(named_numbers& numbers, const mixed_ntk_scaling& rule, const schedule&) {
-  numbers.push_back({"factor", rule.factor});
-  if (rule.mixed_b) numbers.push_back({"mixed_b", *rule.mixed_b});
+  add_numbers(numbers, {{"factor", rule.factor}});
+  if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
 }
 
 inline void record(named_numbers& numbers, const yarn_scaling& rule, const schedule& original) {
   const auto [low, high] = rule.bounds(original);
-  numbers.insert(numbers.end(), {{"factor", rule.factor},
-                                 {"original_max_position", rule.original_max_position},
-                                 {"beta_fast", rule.beta_fast},
-                                 {"beta_slow", rule.beta_slow},
-                                 {"low", static_cast<double>(low)},
-                                 {"high", static_cast<double>(high)}});
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"original_max_position", rule.original_max_position},
+                        {"beta_fast", rule.beta_fast},
+                        {"beta_slow", rule.beta_slow},
+                        {"low", static_cast<double>(low)},
+                        {"high", static_cast<double>(high)}});
 }
 
 inline void record(named_numbers& numbers, const longrope_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(), {{"original_max_position", rule.original_max_position},
-                                 {"max_position", rule.max_position},
-                                 {"length", rule.length},
-                                 {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
+  add_numbers(numbers, {{"original_max_position", rule.original_max_position},
+                        {"max_position", rule.max_position},
+                        {"length", rule.length},
+                        {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
 }
 
 inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(),
-                 {{"factor", rule.factor},
-                  {"low_freq_factor", rule.low_freq_factor},
-                  {"high_freq_factor", rule.high_freq_factor},
-                  {"original_max_position", rule.original_max_position},
-                  {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
-                  {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"low_freq_factor", rule.low_freq_factor},
+                        {"high_freq_factor", rule.high_freq_factor},
+                        {"original_max_position", rule.original_max_position},
+                        {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
+                        {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
 }
 
 inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(),
-                 {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
+  add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
 }
 
 inline void record(named_numbers&, const pair_factor_scaling&, const schedule&) {}
@@ -21020,7 +21199,7 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& schedule) const {
-    const owned_array<long double, 1> original = schedule.inv_freq;
+    const number_array<long double> original = schedule.inv_freq;
     yarn.apply(schedule);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
@@ -23442,8 +23621,9 @@ class hugging_face_group_maker {
 
  private:
   static frequencies backwards(const frequencies& forwards) {
-    owned_array<double> inv_freq(forwards.pairs(), forwards.axes());
-    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq.data()[i] = -forwards.inv_freq().data()[i];
+    number_array<double> inv_freq(forwards.pairs(), forwards.axes());
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
 
@@ -24269,11 +24449,13 @@ class model_tables {
     for (const layer_group& group : model.groups) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        const auto known = table.inv_freq(), wanted = f.inv_freq();
-        return known.rows() == wanted.rows() && known.cols() == wanted.cols() &&
-               std::equal(known.data(), known.data() + known.size(), wanted.data(),
-                          [](double x, double y) { return detail::equal(x, y); }) &&
-               detail::equal(table.attention_factor(), f.attention_factor());
+        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
+            !detail::equal(table.attention_factor(), f.attention_factor()))
+          return false;
+        for (Index a = 0; a < f.axes(); ++a)
+          for (Index i = 0; i < f.pairs(); ++i)
+            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
+        return true;
       });
       place_of_group_.push_back({static_cast<std::size_t>(alike - tables_.begin()), group.first_channel});
       if (alike == tables_.end()) tables_.push_back(make(f));
@@ -24307,6 +24489,7 @@ class model_tables {
 #include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>  // std::type_identity_t
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -24332,12 +24515,14 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
       ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
   const Index most =
       (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  if (!product_fits(extents, most))
-    ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
-  Index count = 1;
   for (const Index extent : extents)
     if (extent == 0) return 0;
-  for (const Index extent : extents) count *= extent;
+  Index count = 1;
+  for (const Index extent : extents) {
+    if (!product_fits({count, extent}, most))
+      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+    count *= extent;
+  }
   return count;
 }
 
@@ -24366,9 +24551,9 @@ namespace detail {
 
 /// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
-owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
+number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
   const Index rows = cells(function, extents);
-  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
+  number_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
   Index repeat = rows;  // rows for which a coordinate stays
   for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
     repeat /= extents[a];
@@ -24379,7 +24564,7 @@ owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& ex
 
 /// A row or column of numbers as a column of double.
 template <class Derived>
-owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
+number_array<double> column_of(const Eigen::DenseBase<Derived>& list) {
   return list.derived().template cast<double>();
 }
 
@@ -24398,16 +24583,18 @@ inline void require_count(const char* function, Index count) {
 /// \param first    coordinate of the first cell of each axis; empty: 0
 ///
 /// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
-inline integer_coordinates grid_positions(const std::vector<Index>& extents,
-                                          const std::vector<std::int64_t>& first = {}) {
+template <class Integer = std::int64_t>
+owned_array<Integer> grid_positions(const std::vector<Index>& extents,
+                                    const std::vector<std::int64_t>& first = {}) {
   if (!first.empty() && first.size() != extents.size())
     ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
                                                       extents.size(), ", got ", first.size()));
   if (detail::cells("grid_positions", extents) > 0)
     for (std::size_t a = 0; a < first.size(); ++a)
       detail::position_sum("grid_positions", first[a], extents[a] - 1);
-  return detail::walk_grid<std::int64_t>(
-      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
+  return detail::walk_grid<Integer>("grid_positions", extents, [&](std::size_t a, Index i) {
+    return static_cast<Integer>((first.empty() ? 0 : first[a]) + i);
+  });
 }
 
 /// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
@@ -24416,13 +24603,13 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
 /// \param axes  one Eigen vector per axis: a builder below, or an expression of them
 ///
 /// Throws:  std::length_error
-template <class... Axes>
-owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+template <class Real = double, class... Axes>
+owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
   static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
-  return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
-                                   [&](std::size_t a, Index i) { return lists[a](i); });
+  const number_array<double> lists[] = {detail::column_of(axes)...};
+  return detail::walk_grid<Real>("grid_coordinates", {axes.size()...},
+                                 [&](std::size_t a, Index i) { return lists[a](i); });
 }
 
 /// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
@@ -24445,37 +24632,44 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
       ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
                                                     table_extents[a], " cells, got ", extents[a]));
   detail::cells("grid_ids", table_extents);
-  const integer_coordinates grid = grid_positions(extents);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
-  for (Index r = 0; r < grid.rows(); ++r)
-    for (std::size_t a = 0; a < extents.size(); ++a) {
+  const Index rows = detail::cells("grid_ids", extents);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(rows), 0);
+  Index repeat = rows;  // rows for which a coordinate stays
+  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
+    repeat /= extents[a];
+    for (Index r = 0; r < rows; ++r) {
       std::int64_t& id = ids[static_cast<std::size_t>(r)];
-      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
+      id = id * table_extents[a] + r / repeat % extents[a];
     }
+  }
   return ids;
 }
 
 /// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
 ///
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
-inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
+template <class Real = double>
+owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
+                                   std::type_identity_t<Real> last = 1) {
   detail::require_count("evenly_spaced", count);
-  owned_array<double, 1> axis(count);
-  const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
+  owned_array<Real, 1> axis(count);
+  const Real step = count > 1 ? (last - first) / static_cast<Real>(count - 1) : 0;
   for (Index i = 0; i < count; ++i)
-    axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
-                            : last - step * static_cast<double>(count - 1 - i);
+    axis(i) =
+        2 * i < count ? first + step * static_cast<Real>(i) : last - step * static_cast<Real>(count - 1 - i);
   return axis;
 }
 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
-inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
+template <class Real = double>
+owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real> first,
+                                          std::type_identity_t<Real> end) {
   detail::require_count("evenly_spaced_before", count);
-  owned_array<double, 1> axis(count);
+  owned_array<Real, 1> axis(count);
   for (Index i = 0; i < count; ++i)
-    axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
+    axis(i) = first + (end - first) * static_cast<Real>(i) / static_cast<Real>(count);
   return axis;
 }
 
@@ -24488,10 +24682,12 @@ inline owned_array<double, 1> evenly_spaced_before(Index count, double first, do
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
 ///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
-inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
+template <class Real = double>
+owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Real> first,
+                                           std::type_identity_t<Real> end) {
   detail::require_count("evenly_spaced_in_crop", count);
   if (count == 0) return {};
-  return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
+  return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
 
 /// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
@@ -24504,9 +24700,10 @@ inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, d
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
-inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
-                                               Index base_height = 30, Index base_width = 45) {
-  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
+template <class Real = double>
+owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
+                                      Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
   if (base_height <= 0 || base_width <= 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
@@ -24518,22 +24715,24 @@ inline owned_array<double> cogvideox_positions(Index frames, Index height, Index
                covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
   const double top = std::nearbyint((most_h - covered_h) / 2),
                left = std::nearbyint((most_w - covered_w) / 2);
-  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
-                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
-  return detail::walk_grid<double>(
-      "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
-        return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
-      });
+  const owned_array<Real, 1> rows = evenly_spaced_in_crop<Real>(height, top, top + covered_h),
+                             columns = evenly_spaced_in_crop<Real>(width, left, left + covered_w);
+  return detail::walk_grid<Real>("cogvideox_positions", {frames, height, width},
+                                 [&](std::size_t axis, Index i) {
+                                   return axis == 0 ? static_cast<Real>(i) : axis == 1 ? rows(i) : columns(i);
+                                 });
 }
 
 /// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
-inline owned_array<double, 1> cell_centers(Index count, double low, double high) {
+template <class Real = double>
+owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
+                                  std::type_identity_t<Real> high) {
   detail::require_count("cell_centers", count);
-  owned_array<double, 1> axis(count);
+  owned_array<Real, 1> axis(count);
   for (Index i = 0; i < count; ++i)
-    axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
+    axis(i) = low + (high - low) * (static_cast<Real>(2 * i + 1) / static_cast<Real>(2 * count));
   return axis;
 }
 
@@ -24559,14 +24758,15 @@ enum class patch_normalisation {
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
-inline owned_array<double> patch_centers(Index height, Index width, patch_normalisation normalisation) {
+template <class Real = double>
+owned_array<Real> patch_centers(Index height, Index width, patch_normalisation normalisation) {
   const std::vector<Index> extents = {height, width};
   const Index larger = height > width ? height : width, smaller = height > width ? width : height;
-  return detail::walk_grid<double>("patch_centers", extents, [&](std::size_t a, Index i) {
+  return detail::walk_grid<Real>("patch_centers", extents, [&](std::size_t a, Index i) {
     const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
                          : normalisation == patch_normalisation::largest ? larger
                                                                          : smaller;
-    return static_cast<double>(2 * i + 1) / static_cast<double>(extent) - 1;
+    return static_cast<Real>(2 * i + 1) / static_cast<Real>(extent) - 1;
   });
 }
 
@@ -24608,7 +24808,8 @@ inline namespace ROPE_ABI {
 ///          std::length_error
 /// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
 ///          get_xdrope_input_positions of vLLM
-inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
+template <class Integer = std::int64_t>
+prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
   if (axes != 3 && axes != 4)
     ROPE_THROW(std::invalid_argument,
                detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
@@ -24622,7 +24823,7 @@ inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<pro
       if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
     }
   const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
-  prompt_positions<std::int64_t> prompt{{tokens, axes}, tokens};
+  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
   for (Index axis = 0; axis < axes; ++axis)
     for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
   Index token = 0, images = 0;
@@ -24777,15 +24978,16 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vecto
 ///
 /// Throws:  as qwen_vl_positions; std::invalid_argument unless chunk is from 1 to 2^53
 /// Source:  Xu et al. 2025, Qwen2.5-Omni, arXiv:2503.20215; get_rope_index of Hugging Face transformers
-inline prompt_positions<std::int64_t> qwen2_5_omni_positions(const std::vector<omni_run>& runs,
-                                                             std::int64_t start = 0,
-                                                             std::int64_t chunk = 50) {
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& runs,
+                                                 std::type_identity_t<Integer> start = 0,
+                                                 std::int64_t chunk = 50) {
   if (chunk < 1 || chunk > (std::int64_t{1} << 53))
     ROPE_THROW(std::invalid_argument,
                detail::message("qwen2_5_omni_positions: chunk must be from 1 to 2^53, got ", chunk));
-  return detail::walk_omni_prompt<std::int64_t>(
+  return detail::walk_omni_prompt<Integer>(
       "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
-        const std::int64_t opened = walk.prompt.next, first = opened + 1;
+        const Integer opened = walk.prompt.next, first = opened + 1;
         walk.add(opened);
         walk.add(walk.last = opened);
         const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
@@ -24822,16 +25024,18 @@ inline prompt_positions<std::int64_t> qwen2_5_omni_positions(const std::vector<o
 ///
 /// Throws:  as qwen_vl_positions
 /// Source:  get_rope_index of Hugging Face transformers, qwen3_omni_moe
-inline prompt_positions<double> qwen3_omni_positions(const std::vector<omni_run>& runs, double start = 0) {
-  return detail::walk_omni_prompt<double>(
+template <class Real = double>
+prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  return detail::walk_omni_prompt<Real>(
       "qwen3_omni_positions", runs, start, [](auto& walk, const sounding_video_run& run) {
-        const double first = walk.prompt.next + 2;
+        const Real first = walk.prompt.next + 2;
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
         const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
-          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<double>(heard)) {
+          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<Real>(heard)) {
             walk.add_video(first, run.video, seen, seen + 1);
             ++seen;
           } else {
@@ -25358,21 +25562,20 @@ namespace detail {
 
 /// order[c] is the channel in layout From that becomes channel c in layout To.
 template <class From, class To>
-std::vector<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
+number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
     ROPE_THROW(std::invalid_argument,
                message(function, ": rotary_dim must be even, positive and at most head_dim = ", head_dim,
                        ", got ", rotary_dim));
   const Index pairs = rotary_dim / 2;
-  std::vector<Index> order(static_cast<std::size_t>(rotary_dim), -1);
-  std::vector<bool> taken(order.size(), false);
+  number_array<Index> order(rotary_dim, 1, -1);
+  number_array<bool> taken(rotary_dim, 1, false);
   const auto move = [&](Index from, Index to) {
-    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim ||
-        order[static_cast<std::size_t>(to)] >= 0 || taken[static_cast<std::size_t>(from)])
+    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
       ROPE_THROW(std::invalid_argument, message(function, ": a layout must name every channel of [0, ",
                                                 rotary_dim, ") once, got ", from, " and ", to));
-    order[static_cast<std::size_t>(to)] = from;
-    taken[static_cast<std::size_t>(from)] = true;
+    order(to) = from;
+    taken(from) = true;
   };
   for (Index i = 0; i < pairs; ++i) {
     move(From::first(i, pairs), To::first(i, pairs));
@@ -25419,13 +25622,13 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
   const auto permute = [&](Index first_column, Index last_column) {
-    std::vector<scalar> old(order.size());
+    std::vector<scalar> old(static_cast<std::size_t>(order.size()));
     for (Index c = first_column; c < last_column; ++c)
       for (Index h = 0; h < heads; ++h) {
         const Index start = h * head_dim + first;
         for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
         for (Index r = 0; r < rotary_dim; ++r)
-          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order(r))];
       }
   };
   detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
@@ -25450,12 +25653,12 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   const auto permute = [&](Index first, Index last) {
-    std::vector<T> old(order.size());
+    std::vector<T> old(static_cast<std::size_t>(order.size()));
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) {
         T* head = x.at(token / x.tokens, token % x.tokens, h);
-        for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
-        for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
+        for (Index c = 0; c < order.size(); ++c) old[static_cast<std::size_t>(c)] = head[c];
+        for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
       }
   };
   detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
@@ -25527,7 +25730,8 @@ class pope_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
+      : heads_(bias.rows()), channels_(bias.cols()), turns_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
@@ -25535,14 +25739,14 @@ class pope_bias {
       ROPE_THROW(std::invalid_argument,
                  detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
-    const owned_array<typename Derived::Scalar> values = bias;
+    const number_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
           ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
                                                             " at head ", h, ", channel ", i));
-        turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
+        turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
 
@@ -25554,11 +25758,11 @@ class pope_bias {
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].
-  const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
+  const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
 
  private:
   detail::moved_index heads_, channels_;
-  std::vector<cos_sin> turns_;  // [heads, channels]
+  number_array<cos_sin> turns_;  // [channels, heads]
 };
 
 namespace detail {
@@ -25811,7 +26015,7 @@ struct given_entries {
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
-    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
+    table.at_origin_ = number_array<unsigned char>(rows, 1, 1);
     const Index pairs = origin.pairs();
     for (Index r = 0; r < rows; ++r) {
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
@@ -25825,7 +26029,7 @@ struct given_entries {
               std::invalid_argument,
               message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
                       ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
-        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
       }
@@ -25842,7 +26046,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double>(pairs, 1, 0.0), attention_factor);
+    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
 };
 
@@ -25889,7 +26093,8 @@ inline namespace ROPE_ABI {
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
 ///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
 ///          lucidrains/rotary-embedding-torch
-inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
+template <class Rates = owned_array<double, 1>>
+Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
@@ -25897,7 +26102,7 @@ inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
   const auto d = static_cast<double>(rotary_dim);
-  owned_array<double, 1> rates(rotary_dim / 2);
+  Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i)
     rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
   return rates;
@@ -25913,7 +26118,7 @@ struct xpos_growth {
   /// Positions in which a pair grows by exp(rate).
   double scale_base = 512;
   /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
-  owned_array<double, 1> rates = {};
+  number_array<double> rates = {};
 };
 
 /// The tables of xPos: one for queries and one for keys, for the same rotation.
@@ -25984,7 +26189,7 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
+  typename frequency_table<S>::double_map rates() const { return growth_.rates.map(); }
 
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
@@ -25996,7 +26201,7 @@ class xpos {
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
-    if (growth.rates.size() == 0) growth.rates = xpos_rates(of.rotary_dim());
+    if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
       ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
                                                         ", got ", growth.rates.size()));
@@ -26032,7 +26237,7 @@ class xpos {
     const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(of.inv_freq(), first);
+    detail::range_phases phases(of, first);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
@@ -26042,17 +26247,18 @@ class xpos {
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = of.inv_freq()(i, 0) * static_cast<double>(position);
+            const double angle = of.inv_freq(i, 0) * static_cast<double>(position);
             if (detail::is_small(angle))
               detail::write_small(angle, size, cos[i], sin[i]);
             else
               detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), of.inv_freq());
+    std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
-    detail::given_entries::identify(result, detail::mix(rule, growth.rates));
+    detail::given_entries::identify(
+        result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
     return result;
   }
 
@@ -26085,13 +26291,14 @@ enum class xpos_side { queries, keys };
 ///           differ
 /// \param positions, threads  as in `rotate`
 ///
-/// Returns:   [pairs]
+/// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in one order whatever the threads
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                     const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
+                                          const xpos<S>& tables, const P& positions = P{},
+                                          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning =
@@ -26107,8 +26314,8 @@ owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G
 /// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                      const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning =
@@ -26172,13 +26379,13 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
         detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
   std::vector<double> kept;
   for (Index i = 0; i < schedule.pairs(); ++i)
-    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
-      kept.push_back(schedule.inv_freq()(i, 0));
+    if (schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position)
+      kept.push_back(schedule.inv_freq(i, 0));
   if (kept.empty())
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
                                max_position));
-  owned_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
+  number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
   std::copy(kept.begin(), kept.end(), inv_freq.data());
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
@@ -26223,7 +26430,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
-  detail::range_phases phases(kept.inv_freq(), start);
+  detail::range_phases phases(kept, start);
   detail::storage<double> cos(static_cast<std::size_t>(count)), sin(cos.size());
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
                                          rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
@@ -26334,7 +26541,7 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
                s = static_cast<double>(sin(r, column(form, i)));
     return c * c + s * s;
   };
-  std::vector<double> squares;
+  std::vector<decltype(square(Index{}, Index{}))> squares;
   squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));

@@ -50,7 +50,7 @@ set(forward_of_attention/gradient attention/attention)
 set(forward_of_block/gradient block/multi_head_attention)
 
 # Headers of base/ that users name, through any door; the others are for the rooms.
-set(public_base base/owned_array base/parallel base/scratch)
+set(public_base base/number_array base/owned_array base/parallel base/scratch)
 
 file(GLOB_RECURSE headers RELATIVE ${root}/include/rope ${root}/include/rope/*.hpp)
 set(public_headers "")
@@ -75,7 +75,7 @@ foreach(header IN LISTS headers)
     complain("${header} uses ${CMAKE_MATCH_0}; only base/simd/ may")
   endif()
 
-  # See base/owned_array.hpp.
+  # See base/number_array.hpp.
   string(REGEX REPLACE "//[^\n]*" "" code "${text}")
   if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\\(\\)|Eigen::Ref<")
     complain("${header} uses ${CMAKE_MATCH_0}, whose memory may be Eigen's; take an owned_array, a map or a view")

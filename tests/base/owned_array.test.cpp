@@ -122,8 +122,8 @@ TEST_CASE("an owned array that was moved from is empty", "[base]") {
 
 TEST_CASE("an owned array refuses shapes that no memory holds", "[base]") {
   constexpr Index most = (std::numeric_limits<Index>::max)();
-  CHECK(
-      throws_saying<std::length_error>([] { owned_array<double>(most / 8 + 1, 1); }, "rope::owned_array: ["));
+  CHECK(throws_saying<std::length_error>([] { owned_array<double>(most / 8 + 1, 1); },
+                                         "rope::number_array: ["));
   CHECK(throws_saying<std::length_error>([] { owned_array<double>(most / 16, 3); }, "address space"));
   CHECK(throws_saying<std::length_error>([] { owned_array<double>(-1, 3); }, "[-1, 3]"));
   CHECK(owned_array<std::int64_t>(most, 0).cols() == 0);

@@ -130,7 +130,7 @@ TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary",
   schedule edge = {.rotary_dim = 6, .base = 1e4, .inv_freq = {}};
   edge.restart(1e4);
   const long double boundary = 2 * std::numbers::pi_v<long double> / 8192;
-  edge.inv_freq << std::nextafter(boundary, 1.0L), boundary, std::nextafter(boundary, 0.0L);
+  edge.inv_freq.map() << std::nextafter(boundary, 1.0L), boundary, std::nextafter(boundary, 0.0L);
   const auto before = edge.inv_freq;
   scout.apply(edge);
   CHECK(edge.inv_freq(0) == before(0));

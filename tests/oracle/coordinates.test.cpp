@@ -314,7 +314,8 @@ TEST_CASE("phases of coordinates are the exact products to 2^-191 turn", "[oracl
       coordinate = std::ldexp(std::round(std::ldexp(coordinate, 60)), -60);
       if (coordinate == std::trunc(coordinate)) most += static_cast<std::uint64_t>(std::abs(coordinate));
     }
-    rope::detail::coordinate_phases phases(rope::frequencies::inv_freq_map(&inv_freq, 1, 1));
+    const rope::frequencies one = rope::frequencies::custom(Eigen::Array<double, 1, 1>(inv_freq));
+    rope::detail::coordinate_phases phases(one);
     const rope::phase got = phases.at(Eigen::Array<double, 1, 1>(coordinate))[0];
     const rope::detail::uint192 off = (got + -rope::phase_of(inv_freq, coordinate)).turn,
                                 shifted = off + rope::detail::uint192{0, 0, most};

@@ -375,8 +375,8 @@ TEMPLATE_TEST_CASE("the gradient with respect to the entries of a table is a der
     });
     // No rotation enters, so only the sums in double are rounded.
     const testing::wide part = 16 * tolerance::unit_roundoff<double>();
-    CHECK(((d.cos.cast<testing::wide>() - cos).abs() <= part * size).all());
-    CHECK(((d.sin.cast<testing::wide>() - sin).abs() <= part * size).all());
+    CHECK(((d.cos.template cast<testing::wide>() - cos).abs() <= part * size).all());
+    CHECK(((d.sin.template cast<testing::wide>() - sin).abs() <= part * size).all());
   });
 }
 

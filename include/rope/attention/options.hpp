@@ -50,12 +50,12 @@ struct score_view {
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
   // Strides are products of extents even where another one is zero.
-  const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
-                           (std::max)(keys, Index{1})};
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
     ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
                                                       batch, ", ", heads, ", ", queries, ", ", keys, "]"));
-  if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
+  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
     ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
                                                   keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};

@@ -22,13 +22,12 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 31);
 }
 
-/// An array [rows, columns] of doubles.
-template <class Derived>
-std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r)
-      hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
+/// Doubles value(r, c), [rows, columns].
+template <class Value>
+std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
 

@@ -5,13 +5,12 @@
 #include <concepts>
 #include <cstddef>
 #include <iterator>  // std::data
-#include <memory>    // std::shared_ptr
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
-#include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
@@ -148,20 +147,24 @@ template <class X>
 using integer_of = typename integer_in<X>::type;
 
 /// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked. The memory is shared by the copies of what reads it.
+/// others after it was checked.
 template <class Integer>
 struct evaluated_list {
-  std::shared_ptr<const std::vector<Integer>> memory;
+  number_array<Integer> memory;
   integer_list<Integer> list;
+
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
 
   template <class Derived>
   evaluated_list(const Eigen::DenseBase<Derived>& expression) {
     using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
-    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
-    memory = values;
-    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
   }
 };
 

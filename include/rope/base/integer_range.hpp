@@ -3,8 +3,8 @@
 #define ROPE_BASE_INTEGER_RANGE_HPP
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
-#include <span>
 
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
@@ -49,7 +49,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
 }
 
 /// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::span<const Index> extents,
+constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
     if (extent == 0) return true;

@@ -2,20 +2,16 @@
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 
-#include <algorithm>  // std::fill_n
-#include <limits>
-#include <memory>       // std::destroy_at, std::construct_at
-#include <type_traits>  // std::type_identity_t
+#include <new>
+#include <type_traits>  // std::remove_const_t
 #include <utility>      // std::move
 
-#include <rope/base/message.hpp>
-#include <rope/base/storage.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
-/// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
-/// that two translation units of different instruction sets share by name and not by meaning: one takes it
-/// from malloc, the other from a block that it aligns by hand, and whichever the linker keeps meets memory of
-/// the other. No array of Eigen that owns memory is therefore a member, a result or a local of this library.
+/// Arrays of numbers that the library returns, for a caller who goes on with Eigen; what it keeps is a
+/// number_array, which says why neither is an array of Eigen's own. A function that returns one is a
+/// template, so that only programs that call it compile the map.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -24,7 +20,7 @@ namespace detail {
 /// The memory of an array, constructed before the map of it.
 template <class Scalar>
 struct array_memory {
-  storage<Scalar> numbers;
+  number_array<Scalar> numbers;
 };
 
 template <class Scalar, int Columns>
@@ -63,45 +59,40 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   ///
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns)
-      : memory{detail::storage<Scalar>(checked_size(rows, columns))},
-        map_type(memory::numbers.data(), rows, columns) {}
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// Numbers that all have one value.
   ///
   /// Throws:  as above
-  owned_array(Index rows, Index columns, Scalar value) : owned_array(rows, columns) {
-    std::fill_n(this->data(), this->size(), value);
-  }
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+
+  /// The memory of the numbers becomes that of the array.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values)
-      : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
-    // that is never made in packets then.
-    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
-        this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
-    if constexpr (is_row<Derived>)
-      to = values.derived().transpose().array();
-    else
-      to = values.derived().array();
-  }
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
 
   owned_array(const owned_array& other)
       : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
   owned_array(owned_array&& other) noexcept
       : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    std::destroy_at(&other);
-    std::construct_at(&other);
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
   }
   ~owned_array() = default;
 
   /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
-    std::destroy_at(this);
-    return *std::construct_at(this, std::move(other));
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
   }
   owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
   template <class Derived>
@@ -116,19 +107,20 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:
-  template <class Derived>
-  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
-                                 int(Derived::ColsAtCompileTime) != 1;
-
-  static std::size_t checked_size(Index rows, Index columns) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
-    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("owned_array: [", rows, ", ", columns,
-                                                    "] must not be negative nor exceed the address space"));
-    return static_cast<std::size_t>(rows * columns);
-  }
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
 };
 
+namespace detail {
+
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double>, as what a template with the parameter T returns.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+
+}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -101,11 +101,11 @@ class kv_cache {
     return tokens_.coordinates().of(row, rows().size(row));
   }
   /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
-  owned_array<double> coordinates() const { return tokens_.coordinates().all(rows()); }
+  detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
   /// Those of `tokens` tokens of text behind each row, [batch * tokens, axes]: of a table that appends them.
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
-  owned_array<double> next_coordinates(Index tokens = 1) const {
+  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
   }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.

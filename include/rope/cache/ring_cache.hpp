@@ -108,7 +108,7 @@ class ring_cache {
   /// those of text to come.
   Index axes() const { return coordinates_.rows().axes(); }
   auto coordinates(Index b) const { return coordinates_.rows().of(rows_.checked(b), rows_.used(b)); }
-  owned_array<double> next_coordinates(Index tokens = 1) const {
+  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
   }
   /// As in kv_cache.
@@ -230,7 +230,7 @@ class ring_cache {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.rows(), batch(), k.tokens);
       store_rotated<Layout>(k, v, way, rows, counts, threads,
-                            [&](Index b, Index t, Index a) { return table.coordinates()(rows(b, t), a); });
+                            [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
     } else {
       const auto text = next_source(k.tokens);
       store_rotated<Layout>(k, v, way, text, counts, threads,

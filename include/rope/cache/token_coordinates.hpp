@@ -7,7 +7,7 @@
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/multimodal_positions.hpp>  // is_within_2_53
 #include <rope/positions/positions.hpp>             // as_position
@@ -42,16 +42,21 @@ class token_coordinates {
   /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
   template <class Derived>
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
-      : coordinates_(checked(owned_array<typename Derived::Scalar>(coordinates))) {}
+      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
 
   Index rows() const { return coordinates_.rows(); }
   Index axes() const { return coordinates_.cols(); }
   /// [rows, axes]; valid while this object lives.
-  owned_array<double>::const_map coordinates() const { return coordinates_.map(); }
+  template <class Map = number_array<double>::const_map_type>
+  Map coordinates() const {
+    return Map(coordinates_.data(), rows(), axes());
+  }
+  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
 
  private:
   template <class Scalar>
-  static owned_array<double> checked(const owned_array<Scalar>& given) {
+  static number_array<double> checked(const number_array<Scalar>& given) {
     constexpr bool whole = std::is_integral_v<Scalar>;
     static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
                   "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
@@ -63,10 +68,12 @@ class token_coordinates {
                      detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
                                      "magnitude, got ",
                                      given(r, a), " at row ", r, ", axis ", a));
-    return given.template cast<double>();
+    number_array<double> numbers(given.rows(), given.cols());
+    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
+    return numbers;
   }
 
-  owned_array<double> coordinates_;
+  number_array<double> coordinates_;
 };
 
 }  // namespace ROPE_ABI

@@ -88,11 +88,11 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     pairs += block.pairs();
     axes += block.axes();
   }
-  owned_array<double> inv_freq(pairs, axes, 0.0);
+  number_array<double> inv_freq(pairs, axes, 0.0);
   pairs = axes = 0;
   for (const frequencies& block : blocks) {
     for (Index a = 0; a < block.axes(); ++a)
-      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq()(i, a);
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
     pairs += block.pairs();
     axes += block.axes();
   }
@@ -238,13 +238,13 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     ROPE_THROW(std::invalid_argument,
                detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
                                " pairs of the schedule, got ", axis_of_pair.size()));
-  owned_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
+  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
       ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
                                                         "), got ", axis, " for pair ", i));
-    inv_freq(i, axis) = schedule.inv_freq()(i, 0);
+    inv_freq(i, axis) = schedule.inv_freq(i, 0);
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
@@ -267,9 +267,9 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
     ROPE_THROW(std::invalid_argument,
                detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
                                directions.rows(), ", ", directions.cols(), "]"));
-  owned_array<double> inv_freq = directions.derived().template cast<double>();
+  number_array<double> inv_freq = directions.derived().template cast<double>();
   for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq()(i, 0);
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
@@ -280,9 +280,9 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
                                                       ") and step positive, got ", first, " and ", step));
-  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq()(first + i * step, a);
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 

@@ -11,7 +11,7 @@
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/detail/inverse_power.hpp>
 
@@ -31,8 +31,8 @@ inline namespace ROPE_ABI {
 struct schedule {
   Index rotary_dim;
   long double base;
-  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;           // m
+  number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;         // m
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -69,7 +69,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 class frequencies {
  public:
   /// Doubles [pairs, axes] of the frequencies.
-  using inv_freq_map = owned_array<double>::const_map;
+  using inv_freq_map = number_array<double>::const_map_type;
 
   /// The original schedule, on one axis.
   ///
@@ -109,7 +109,7 @@ class frequencies {
           detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    owned_array<double> inv_freq(pairs, 1);
+    number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i)  // fma: the same bits whether or not a compiler contracts
       inv_freq(i, 0) = std::numbers::pi * std::fma(static_cast<double>(i), step, 1.0);
     return frequencies(std::move(inv_freq), 1.0);
@@ -125,7 +125,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(owned_array<double>(pairs, 1, 1.0), 1.0);
+    return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -141,18 +141,24 @@ class frequencies {
     static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
                   "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
     if constexpr (Derived::RowsAtCompileTime == 1)
-      return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
+      return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
+                         attention_factor);
     else
-      return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+      return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
 
   /// The same, and the memory of the array becomes that of the frequencies.
-  static frequencies custom(owned_array<double>&& inv_freq, double attention_factor = 1.0) {
+  static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  inv_freq_map inv_freq() const { return inv_freq_.map(); }
+  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  Map inv_freq() const {
+    return Map(inv_freq_.data(), pairs(), axes());
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -164,7 +170,7 @@ class frequencies {
   double attention_factor() const { return attention_factor_; }
 
  private:
-  frequencies(owned_array<double> inv_freq, double attention_factor)
+  frequencies(number_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
       ROPE_THROW(std::invalid_argument,
@@ -184,8 +190,8 @@ class frequencies {
 
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
 
-  static owned_array<double> rounded(const schedule& axis) {
-    owned_array<double> inv_freq(axis.inv_freq.size(), 1);
+  static number_array<double> rounded(const schedule& axis) {
+    number_array<double> inv_freq(axis.inv_freq.size(), 1);
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
@@ -220,7 +226,7 @@ class frequencies {
                  detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
-  owned_array<double> inv_freq_;
+  number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
 

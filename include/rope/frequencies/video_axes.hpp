@@ -140,7 +140,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  owned_array<double> inv_freq(inner_dim / 2, 3, 0.0);
+  number_array<double> inv_freq(inner_dim / 2, 3, 0.0);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0

@@ -52,7 +52,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  owned_array<double> inv_freq(count, 1);
+  number_array<double> inv_freq(count, 1);
   for (Index k = 0; k < count; ++k)
     inv_freq(k, 0) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
                                          (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
@@ -62,9 +62,9 @@ inline frequencies geometric_periods(Index count, double first, long double rati
 /// The first half of the pairs by the width, the second by the height.
 inline frequencies width_first(const frequencies& height_first) {
   const Index axes = height_first.axes();
-  owned_array<double> inv_freq(height_first.pairs(), axes);
+  number_array<double> inv_freq(height_first.pairs(), axes);
   for (Index a = 0; a < axes; ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq()(i, axes - 1 - a);
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq(i, axes - 1 - a);
   return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
 
@@ -137,10 +137,10 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
-  owned_array<double> inv_freq(2 * quarter, 2);
+  number_array<double> inv_freq(2 * quarter, 2);
   const double across = std::cos(angle), down = std::sin(angle);
   for (Index j = 0; j < quarter; ++j) {
-    const double f = half.inv_freq()(j, 0);
+    const double f = half.inv_freq(j, 0);
     inv_freq(j, 0) = f * down;
     inv_freq(j, 1) = f * across;
     inv_freq(quarter + j, 0) = f * across;
@@ -209,7 +209,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  owned_array<double> inv_freq(bands, 1);
+  number_array<double> inv_freq(bands, 1);
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);

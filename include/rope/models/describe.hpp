@@ -47,11 +47,11 @@ struct pair_census {
 inline pair_census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
-  const auto& inv_freq = group.frequencies.inv_freq();
-  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / (std::abs)(inv_freq(i, 0)); };
+  const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
+  const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
   pair_census result;
   bool first = true;
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
+  for (Index i = 0; i < group.frequencies.pairs(); ++i) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
     const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
@@ -59,7 +59,7 @@ inline pair_census pair_census_of(const layer_group& group) {
     result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
     first = false;
   }
-  for (Index i = 0; i < inv_freq.rows(); ++i)
+  for (Index i = 0; i < group.frequencies.pairs(); ++i)
     result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
                              : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
                              : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
@@ -68,7 +68,7 @@ inline pair_census pair_census_of(const layer_group& group) {
   const auto count = [&](pair_change change) {
     return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
   };
-  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
+  if (count(pair_change::interpolated) == 1 && group.frequencies.pairs() > 1)
     std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
                  pair_change::blended);
   result.kept = count(pair_change::kept);
@@ -129,9 +129,16 @@ inline std::string wavelengths_text(const layer_group& group, const pair_census&
   if (pairs.kept < group.frequencies.pairs()) {
     const frequencies original(group.rotary_dim(), group.base);
     text += " (by the base alone: to " +
-            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
+            digits(2 * std::numbers::pi / original.inv_freq(original.pairs() - 1, 0)) + ")";
   }
   return text;
+}
+
+inline bool any_turns_back(const frequencies& of) {
+  for (Index a = 0; a < of.axes(); ++a)
+    for (Index i = 0; i < of.pairs(); ++i)
+      if (of.inv_freq(i, a) < 0) return true;
+  return false;
 }
 
 inline std::string describe_group(const layer_group& group, const view_distance& distance) {
@@ -147,13 +154,12 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  const auto inv_freq = group.frequencies.inv_freq();
-  if (std::any_of(inv_freq.data(), inv_freq.data() + inv_freq.size(), [](double f) { return f < 0; }))
-    text += line("direction", "by minus the position");
+  if (detail::any_turns_back(group.frequencies)) text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
     const double slowest = 2 * std::numbers::pi / distance.tokens;
-    const auto complete = std::count_if(inv_freq.data(), inv_freq.data() + inv_freq.rows(),
-                                        [&](double f) { return (std::abs)(f) >= slowest; });
+    Index complete = 0;
+    for (Index i = 0; i < group.frequencies.pairs(); ++i)
+      if ((std::abs)(group.frequencies.inv_freq(i, 0)) >= slowest) ++complete;
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
                                    " pairs make one within " + distance.name);
   }

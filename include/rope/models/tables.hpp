@@ -110,11 +110,13 @@ class model_tables {
     for (const layer_group& group : model.groups) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        const auto known = table.inv_freq(), wanted = f.inv_freq();
-        return known.rows() == wanted.rows() && known.cols() == wanted.cols() &&
-               std::equal(known.data(), known.data() + known.size(), wanted.data(),
-                          [](double x, double y) { return detail::equal(x, y); }) &&
-               detail::equal(table.attention_factor(), f.attention_factor());
+        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
+            !detail::equal(table.attention_factor(), f.attention_factor()))
+          return false;
+        for (Index a = 0; a < f.axes(); ++a)
+          for (Index i = 0; i < f.pairs(); ++i)
+            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
+        return true;
       });
       place_of_group_.push_back({static_cast<std::size_t>(alike - tables_.begin()), group.first_channel});
       if (alike == tables_.end()) tables_.push_back(make(f));

@@ -5,6 +5,7 @@
 #include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>  // std::type_identity_t
 #include <vector>
 
 #include <rope/base/integer_range.hpp>
@@ -32,9 +33,9 @@ namespace detail {
 
 /// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
-owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
+number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
   const Index rows = cells(function, extents);
-  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
+  number_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
   Index repeat = rows;  // rows for which a coordinate stays
   for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
     repeat /= extents[a];
@@ -45,7 +46,7 @@ owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& ex
 
 /// A row or column of numbers as a column of double.
 template <class Derived>
-owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
+number_array<double> column_of(const Eigen::DenseBase<Derived>& list) {
   return list.derived().template cast<double>();
 }
 
@@ -64,16 +65,18 @@ inline void require_count(const char* function, Index count) {
 /// \param first    coordinate of the first cell of each axis; empty: 0
 ///
 /// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
-inline integer_coordinates grid_positions(const std::vector<Index>& extents,
-                                          const std::vector<std::int64_t>& first = {}) {
+template <class Integer = std::int64_t>
+owned_array<Integer> grid_positions(const std::vector<Index>& extents,
+                                    const std::vector<std::int64_t>& first = {}) {
   if (!first.empty() && first.size() != extents.size())
     ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
                                                       extents.size(), ", got ", first.size()));
   if (detail::cells("grid_positions", extents) > 0)
     for (std::size_t a = 0; a < first.size(); ++a)
       detail::position_sum("grid_positions", first[a], extents[a] - 1);
-  return detail::walk_grid<std::int64_t>(
-      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
+  return detail::walk_grid<Integer>("grid_positions", extents, [&](std::size_t a, Index i) {
+    return static_cast<Integer>((first.empty() ? 0 : first[a]) + i);
+  });
 }
 
 /// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
@@ -82,13 +85,13 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
 /// \param axes  one Eigen vector per axis: a builder below, or an expression of them
 ///
 /// Throws:  std::length_error
-template <class... Axes>
-owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+template <class Real = double, class... Axes>
+owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
   static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
-  return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
-                                   [&](std::size_t a, Index i) { return lists[a](i); });
+  const number_array<double> lists[] = {detail::column_of(axes)...};
+  return detail::walk_grid<Real>("grid_coordinates", {axes.size()...},
+                                 [&](std::size_t a, Index i) { return lists[a](i); });
 }
 
 /// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
@@ -111,37 +114,44 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
       ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
                                                     table_extents[a], " cells, got ", extents[a]));
   detail::cells("grid_ids", table_extents);
-  const integer_coordinates grid = grid_positions(extents);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
-  for (Index r = 0; r < grid.rows(); ++r)
-    for (std::size_t a = 0; a < extents.size(); ++a) {
+  const Index rows = detail::cells("grid_ids", extents);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(rows), 0);
+  Index repeat = rows;  // rows for which a coordinate stays
+  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
+    repeat /= extents[a];
+    for (Index r = 0; r < rows; ++r) {
       std::int64_t& id = ids[static_cast<std::size_t>(r)];
-      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
+      id = id * table_extents[a] + r / repeat % extents[a];
     }
+  }
   return ids;
 }
 
 /// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
 ///
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
-inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
+template <class Real = double>
+owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
+                                   std::type_identity_t<Real> last = 1) {
   detail::require_count("evenly_spaced", count);
-  owned_array<double, 1> axis(count);
-  const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
+  owned_array<Real, 1> axis(count);
+  const Real step = count > 1 ? (last - first) / static_cast<Real>(count - 1) : 0;
   for (Index i = 0; i < count; ++i)
-    axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
-                            : last - step * static_cast<double>(count - 1 - i);
+    axis(i) =
+        2 * i < count ? first + step * static_cast<Real>(i) : last - step * static_cast<Real>(count - 1 - i);
   return axis;
 }
 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
-inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
+template <class Real = double>
+owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real> first,
+                                          std::type_identity_t<Real> end) {
   detail::require_count("evenly_spaced_before", count);
-  owned_array<double, 1> axis(count);
+  owned_array<Real, 1> axis(count);
   for (Index i = 0; i < count; ++i)
-    axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
+    axis(i) = first + (end - first) * static_cast<Real>(i) / static_cast<Real>(count);
   return axis;
 }
 
@@ -154,10 +164,12 @@ inline owned_array<double, 1> evenly_spaced_before(Index count, double first, do
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
 ///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
-inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
+template <class Real = double>
+owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Real> first,
+                                           std::type_identity_t<Real> end) {
   detail::require_count("evenly_spaced_in_crop", count);
   if (count == 0) return {};
-  return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
+  return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
 
 /// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
@@ -170,9 +182,10 @@ inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, d
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
-inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
-                                               Index base_height = 30, Index base_width = 45) {
-  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
+template <class Real = double>
+owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
+                                      Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
   if (base_height <= 0 || base_width <= 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
@@ -184,22 +197,24 @@ inline owned_array<double> cogvideox_positions(Index frames, Index height, Index
                covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
   const double top = std::nearbyint((most_h - covered_h) / 2),
                left = std::nearbyint((most_w - covered_w) / 2);
-  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
-                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
-  return detail::walk_grid<double>(
-      "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
-        return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
-      });
+  const owned_array<Real, 1> rows = evenly_spaced_in_crop<Real>(height, top, top + covered_h),
+                             columns = evenly_spaced_in_crop<Real>(width, left, left + covered_w);
+  return detail::walk_grid<Real>("cogvideox_positions", {frames, height, width},
+                                 [&](std::size_t axis, Index i) {
+                                   return axis == 0 ? static_cast<Real>(i) : axis == 1 ? rows(i) : columns(i);
+                                 });
 }
 
 /// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
-inline owned_array<double, 1> cell_centers(Index count, double low, double high) {
+template <class Real = double>
+owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
+                                  std::type_identity_t<Real> high) {
   detail::require_count("cell_centers", count);
-  owned_array<double, 1> axis(count);
+  owned_array<Real, 1> axis(count);
   for (Index i = 0; i < count; ++i)
-    axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
+    axis(i) = low + (high - low) * (static_cast<Real>(2 * i + 1) / static_cast<Real>(2 * count));
   return axis;
 }
 
@@ -225,14 +240,15 @@ enum class patch_normalisation {
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
-inline owned_array<double> patch_centers(Index height, Index width, patch_normalisation normalisation) {
+template <class Real = double>
+owned_array<Real> patch_centers(Index height, Index width, patch_normalisation normalisation) {
   const std::vector<Index> extents = {height, width};
   const Index larger = height > width ? height : width, smaller = height > width ? width : height;
-  return detail::walk_grid<double>("patch_centers", extents, [&](std::size_t a, Index i) {
+  return detail::walk_grid<Real>("patch_centers", extents, [&](std::size_t a, Index i) {
     const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
                          : normalisation == patch_normalisation::largest ? larger
                                                                          : smaller;
-    return static_cast<double>(2 * i + 1) / static_cast<double>(extent) - 1;
+    return static_cast<Real>(2 * i + 1) / static_cast<Real>(extent) - 1;
   });
 }
 

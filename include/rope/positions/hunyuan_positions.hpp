@@ -36,7 +36,8 @@ inline namespace ROPE_ABI {
 ///          std::length_error
 /// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
 ///          get_xdrope_input_positions of vLLM
-inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
+template <class Integer = std::int64_t>
+prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
   if (axes != 3 && axes != 4)
     ROPE_THROW(std::invalid_argument,
                detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
@@ -50,7 +51,7 @@ inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<pro
       if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
     }
   const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
-  prompt_positions<std::int64_t> prompt{{tokens, axes}, tokens};
+  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
   for (Index axis = 0; axis < axes; ++axis)
     for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
   Index token = 0, images = 0;

@@ -210,19 +210,21 @@ enum class vision_advance {
 ///          std::out_of_range for a run that starts above 2^53
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
 ///          transformers and of vLLM, which truncate frame times as well
-inline prompt_positions<std::int64_t> qwen_vl_positions(
-    const std::vector<prompt_run>& runs, std::int64_t start = 0,
-    vision_advance advance = vision_advance::past_time_and_sides) {
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Integer> start = 0,
+                                            vision_advance advance = vision_advance::past_time_and_sides) {
   const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
+    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
   };
-  auto prompt = detail::walk_prompt<std::int64_t>(
+  auto prompt = detail::walk_prompt<Integer>(
       "qwen_vl_positions", runs, start,
-      [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
-        return detail::place_of_token<std::int64_t>{first + time_of(frame, run), first + row, first + column};
+      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
+        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
+                                               first + Integer{column}};
       },
-      [&](std::int64_t first, const vision_run& run) {
-        const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
+      [&](Integer first, const vision_run& run) {
+        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
         if (advance == vision_advance::past_sides) return first + last_side + 1;
         return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
       });
@@ -241,18 +243,20 @@ inline prompt_positions<std::int64_t> qwen_vl_positions(
 ///
 /// Throws:  as qwen_vl_positions
 /// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
-inline prompt_positions<double> video_rope_positions(const std::vector<prompt_run>& runs, double start = 0) {
-  const auto time_of = [](double first, Index frame, const vision_run& run) {
-    return first + static_cast<double>(frame) * run.frame_step;
+template <class Real = double>
+prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  const auto time_of = [](Real first, Index frame, const vision_run& run) {
+    return first + static_cast<Real>(frame) * run.frame_step;
   };
-  return detail::walk_prompt<double>(
+  return detail::walk_prompt<Real>(
       "video_rope_positions", runs, start,
-      [&](double first, Index frame, Index row, Index column, const vision_run& run) {
-        const double time = time_of(first, frame, run);
-        return detail::place_of_token<double>{time, time + static_cast<double>(row - (run.height - 1) / 2),
-                                              time + static_cast<double>(column - (run.width - 1) / 2)};
+      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
+        const Real time = time_of(first, frame, run);
+        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
+                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
       },
-      [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
 
 }  // namespace ROPE_ABI

@@ -131,15 +131,16 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vecto
 ///
 /// Throws:  as qwen_vl_positions; std::invalid_argument unless chunk is from 1 to 2^53
 /// Source:  Xu et al. 2025, Qwen2.5-Omni, arXiv:2503.20215; get_rope_index of Hugging Face transformers
-inline prompt_positions<std::int64_t> qwen2_5_omni_positions(const std::vector<omni_run>& runs,
-                                                             std::int64_t start = 0,
-                                                             std::int64_t chunk = 50) {
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& runs,
+                                                 std::type_identity_t<Integer> start = 0,
+                                                 std::int64_t chunk = 50) {
   if (chunk < 1 || chunk > (std::int64_t{1} << 53))
     ROPE_THROW(std::invalid_argument,
                detail::message("qwen2_5_omni_positions: chunk must be from 1 to 2^53, got ", chunk));
-  return detail::walk_omni_prompt<std::int64_t>(
+  return detail::walk_omni_prompt<Integer>(
       "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
-        const std::int64_t opened = walk.prompt.next, first = opened + 1;
+        const Integer opened = walk.prompt.next, first = opened + 1;
         walk.add(opened);
         walk.add(walk.last = opened);
         const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
@@ -176,16 +177,18 @@ inline prompt_positions<std::int64_t> qwen2_5_omni_positions(const std::vector<o
 ///
 /// Throws:  as qwen_vl_positions
 /// Source:  get_rope_index of Hugging Face transformers, qwen3_omni_moe
-inline prompt_positions<double> qwen3_omni_positions(const std::vector<omni_run>& runs, double start = 0) {
-  return detail::walk_omni_prompt<double>(
+template <class Real = double>
+prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  return detail::walk_omni_prompt<Real>(
       "qwen3_omni_positions", runs, start, [](auto& walk, const sounding_video_run& run) {
-        const double first = walk.prompt.next + 2;
+        const Real first = walk.prompt.next + 2;
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
         const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
-          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<double>(heard)) {
+          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<Real>(heard)) {
             walk.add_video(first, run.video, seen, seen + 1);
             ++seen;
           } else {

@@ -5,7 +5,6 @@
 #include <algorithm>  // std::min, std::max
 #include <cstdint>
 #include <limits>
-#include <memory>  // std::shared_ptr
 #include <type_traits>
 #include <vector>
 
@@ -160,13 +159,16 @@ struct listed_positions {
   }
 };
 
-/// Those of an expression, which its value outlives.
+/// Those of an expression, evaluated.
 template <class Integer>
-struct evaluated_positions : listed_positions<Integer> {
-  std::shared_ptr<const std::vector<Integer>> memory;
-
-  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
-      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
+struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
+  template <class X>
+  evaluated_positions(const X& ids, Index tokens)
+      : evaluated_list<Integer>(ids), listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+  evaluated_positions(const evaluated_positions& other)
+      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
+    this->ids.data = evaluated_list<Integer>::memory.data();
+  }
 };
 
 template <class Integer>
@@ -240,8 +242,8 @@ auto position_source(const X& ids, Index tokens) {
     return evaluated_positions<integer_of<X>>(ids, tokens);
 }
 template <class Integer>
-evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids, tokens};
+listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids.list, tokens};
 }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {

@@ -101,14 +101,14 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
 /// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
 /// \param  table, positions, threads  as in `rotate`
 ///
-/// Returns:   [table.rows(), pairs]
+/// Returns:   owned_array<double> [table.rows(), pairs]
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
 /// Accuracy:  products and sums in double (those of float channels are exact before they are added)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                   const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -129,13 +129,13 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table
 ///
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
-/// Returns:  [pairs, axes], the shape of table.inv_freq()
+/// Returns:  owned_array<double> [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                      const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -146,8 +146,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
   detail::check_made_from_frequencies("inv_freq_gradient", plain);
   const auto coordinates = plain.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
-      [&](Index b, Index t, Index axis) {
+      turning.x, turning.d_x, plain.pairs(), plain.axes(), threads, [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
@@ -161,11 +160,11 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
 ///
 /// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
-/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+/// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                        const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                             const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);
@@ -174,14 +173,13 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
                                                         head_view<const G>(d_x), placed, source);
   detail::check_made_from_frequencies("coordinate_gradient", plain);
-  const owned_array<double> d_angle =
+  const number_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto inv_freq = plain.inv_freq();
-  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  number_array<double> by_token(plain.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < plain.pairs(); ++i) sum += plain.inv_freq(i, a) * d_angle(i, token);
       by_token(a, token) = sum;
     }
   return detail::sums_by_row(by_token, x.tokens, plain, source);
@@ -190,8 +188,9 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
 /// The gradient with respect to the entries of a table.
 ///
 ///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
+template <class Numbers = owned_array<double>>
 struct cos_sin_gradient {
-  owned_array<double> cos, sin;  // [rows, pairs]
+  Numbers cos, sin;  // [rows, pairs]
 };
 
 /// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
@@ -208,8 +207,9 @@ struct cos_sin_gradient {
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
-                                const P& positions = P{}, const Threads& threads = {}) {
+cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
+                                                          const Table& table, const P& positions = P{},
+                                                          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
   const auto placed = detail::placed(table);

@@ -24,21 +24,20 @@ namespace detail {
 
 /// order[c] is the channel in layout From that becomes channel c in layout To.
 template <class From, class To>
-std::vector<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
+number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
     ROPE_THROW(std::invalid_argument,
                message(function, ": rotary_dim must be even, positive and at most head_dim = ", head_dim,
                        ", got ", rotary_dim));
   const Index pairs = rotary_dim / 2;
-  std::vector<Index> order(static_cast<std::size_t>(rotary_dim), -1);
-  std::vector<bool> taken(order.size(), false);
+  number_array<Index> order(rotary_dim, 1, -1);
+  number_array<bool> taken(rotary_dim, 1, false);
   const auto move = [&](Index from, Index to) {
-    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim ||
-        order[static_cast<std::size_t>(to)] >= 0 || taken[static_cast<std::size_t>(from)])
+    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
       ROPE_THROW(std::invalid_argument, message(function, ": a layout must name every channel of [0, ",
                                                 rotary_dim, ") once, got ", from, " and ", to));
-    order[static_cast<std::size_t>(to)] = from;
-    taken[static_cast<std::size_t>(from)] = true;
+    order(to) = from;
+    taken(from) = true;
   };
   for (Index i = 0; i < pairs; ++i) {
     move(From::first(i, pairs), To::first(i, pairs));
@@ -85,13 +84,13 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
   const auto permute = [&](Index first_column, Index last_column) {
-    std::vector<scalar> old(order.size());
+    std::vector<scalar> old(static_cast<std::size_t>(order.size()));
     for (Index c = first_column; c < last_column; ++c)
       for (Index h = 0; h < heads; ++h) {
         const Index start = h * head_dim + first;
         for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
         for (Index r = 0; r < rotary_dim; ++r)
-          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order(r))];
       }
   };
   detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
@@ -116,12 +115,12 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   const auto permute = [&](Index first, Index last) {
-    std::vector<T> old(order.size());
+    std::vector<T> old(static_cast<std::size_t>(order.size()));
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) {
         T* head = x.at(token / x.tokens, token % x.tokens, h);
-        for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
-        for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
+        for (Index c = 0; c < order.size(); ++c) old[static_cast<std::size_t>(c)] = head[c];
+        for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
       }
   };
   detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);

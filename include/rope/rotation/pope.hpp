@@ -13,7 +13,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
-#include <rope/base/owned_array.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
@@ -74,7 +74,8 @@ class pope_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
+      : heads_(bias.rows()), channels_(bias.cols()), turns_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
@@ -82,14 +83,14 @@ class pope_bias {
       ROPE_THROW(std::invalid_argument,
                  detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
-    const owned_array<typename Derived::Scalar> values = bias;
+    const number_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
           ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
                                                             " at head ", h, ", channel ", i));
-        turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
+        turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
 
@@ -101,11 +102,11 @@ class pope_bias {
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].
-  const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
+  const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
 
  private:
   detail::moved_index heads_, channels_;
-  std::vector<cos_sin> turns_;  // [heads, channels]
+  number_array<cos_sin> turns_;  // [channels, heads]
 };
 
 namespace detail {

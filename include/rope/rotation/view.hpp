@@ -115,9 +115,9 @@ inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
 /// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
 /// can hold; an extent of 0 does not hide the others.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
-                           (std::max)(d, Index{1})};
-  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
 }
 
 template <class T>

@@ -33,13 +33,14 @@ enum class xpos_side { queries, keys };
 ///           differ
 /// \param positions, threads  as in `rotate`
 ///
-/// Returns:   [pairs]
+/// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in one order whatever the threads
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                     const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
+                                          const xpos<S>& tables, const P& positions = P{},
+                                          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning =
@@ -55,8 +56,8 @@ owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G
 /// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                      const P& positions = P{}, const Threads& threads = {}) {
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning =

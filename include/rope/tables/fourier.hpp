@@ -48,13 +48,13 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
         detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
   std::vector<double> kept;
   for (Index i = 0; i < schedule.pairs(); ++i)
-    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
-      kept.push_back(schedule.inv_freq()(i, 0));
+    if (schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position)
+      kept.push_back(schedule.inv_freq(i, 0));
   if (kept.empty())
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
                                max_position));
-  owned_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
+  number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
   std::copy(kept.begin(), kept.end(), inv_freq.data());
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
@@ -99,7 +99,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
-  detail::range_phases phases(kept.inv_freq(), start);
+  detail::range_phases phases(kept, start);
   detail::storage<double> cos(static_cast<std::size_t>(count)), sin(cos.size());
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
                                          rows, [&](Index /*r*/, S* cos_row, S* sin_row) {

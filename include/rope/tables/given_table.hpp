@@ -89,7 +89,7 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
                s = static_cast<double>(sin(r, column(form, i)));
     return c * c + s * s;
   };
-  std::vector<double> squares;
+  std::vector<decltype(square(Index{}, Index{}))> squares;
   squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));

@@ -70,7 +70,7 @@ class frequency_table {
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
   /// Doubles [pairs, axes] or [rows, axes].
-  using double_map = owned_array<double>::const_map;
+  using double_map = number_array<double>::const_map_type;
 
   /// Positions 0 .. count - 1.
   ///
@@ -122,7 +122,7 @@ class frequency_table {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
-        const float angle = position * static_cast<float>(of.inv_freq()(i, 0));
+        const float angle = position * static_cast<float>(of.inv_freq(i, 0));
         const auto m = static_cast<float>(of.attention_factor());
         cos[i] = static_cast<S>(m * std::cos(angle));
         cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
@@ -144,9 +144,21 @@ class frequency_table {
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
-  double_map inv_freq() const { return frequencies_.inv_freq(); }
+  template <class Map = double_map>
+  Map inv_freq() const {
+    return frequencies_.template inv_freq<Map>();
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// Number of coordinates of a position.
+  Index axes() const { return frequencies_.axes(); }
   /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
-  double_map coordinates() const { return coordinates_.map(); }
+  template <class Map = double_map>
+  Map coordinates() const {
+    return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
+  }
+  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
   std::int64_t last() const { return first_ + rows(); }
@@ -183,7 +195,7 @@ class frequency_table {
             first_,
             source_ == table_source::entries,
             source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
-            at_origin_.empty() ? nullptr : at_origin_.data()};
+            at_origin_.data()};
   }
 
  private:
@@ -196,32 +208,32 @@ class frequency_table {
   frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::mix(
-            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
+        fingerprint_(detail::mix_inv_freq(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
       : frequency_table(of, first, rows, unwritten_tag{}) {
     require_one_axis();
-    const detail::small_angles multiplied(inv_freq());
-    detail::range_phases phases(inv_freq(), first);
+    const detail::small_angles multiplied(of);
+    detail::range_phases phases(of, first);
     for (Index r = 0; r < this->rows(); ++r)
       write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
   }
 
-  frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
       : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
-    fingerprint_ = detail::mix(fingerprint_, coordinates_);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
     source_ = table_source::coordinates;
-    const detail::small_angles multiplied(inv_freq());
-    detail::coordinate_phases phases(inv_freq());
-    at_origin_.assign(static_cast<std::size_t>(rows()), 1);
+    const detail::small_angles multiplied(of);
+    detail::coordinate_phases phases(of);
+    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
     for (Index r = 0; r < rows(); ++r) {
       const auto coordinate = [&](Index a) { return coordinates_(r, a); };
       write_row(r, phases.at(coordinate), multiplied, coordinate);
       for (Index a = 0; a < frequencies_.axes(); ++a)
-        if (!detail::equal(coordinate(a), 0)) at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
     }
   }
 
@@ -251,9 +263,9 @@ class frequency_table {
   std::int64_t first_;
   std::uint64_t fingerprint_;
   table_source source_ = table_source::positions;
-  owned_array<double> coordinates_;
-  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
-  std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
+  number_array<double> coordinates_;
+  number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
+  number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
 }  // namespace ROPE_ABI

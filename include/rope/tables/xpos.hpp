@@ -46,7 +46,8 @@ inline namespace ROPE_ABI {
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
 ///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
 ///          lucidrains/rotary-embedding-torch
-inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
+template <class Rates = owned_array<double, 1>>
+Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
@@ -54,7 +55,7 @@ inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
   const auto d = static_cast<double>(rotary_dim);
-  owned_array<double, 1> rates(rotary_dim / 2);
+  Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i)
     rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
   return rates;
@@ -70,7 +71,7 @@ struct xpos_growth {
   /// Positions in which a pair grows by exp(rate).
   double scale_base = 512;
   /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
-  owned_array<double, 1> rates = {};
+  number_array<double> rates = {};
 };
 
 /// The tables of xPos: one for queries and one for keys, for the same rotation.
@@ -141,7 +142,7 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
+  typename frequency_table<S>::double_map rates() const { return growth_.rates.map(); }
 
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
@@ -153,7 +154,7 @@ class xpos {
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
-    if (growth.rates.size() == 0) growth.rates = xpos_rates(of.rotary_dim());
+    if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
       ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
                                                         ", got ", growth.rates.size()));
@@ -189,7 +190,7 @@ class xpos {
     const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(of.inv_freq(), first);
+    detail::range_phases phases(of, first);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
@@ -199,17 +200,18 @@ class xpos {
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = of.inv_freq()(i, 0) * static_cast<double>(position);
+            const double angle = of.inv_freq(i, 0) * static_cast<double>(position);
             if (detail::is_small(angle))
               detail::write_small(angle, size, cos[i], sin[i]);
             else
               detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), of.inv_freq());
+    std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
-    detail::given_entries::identify(result, detail::mix(rule, growth.rates));
+    detail::given_entries::identify(
+        result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
     return result;
   }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include <rope/base/number_array.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/frequencies/frequencies.hpp>
 #include <rope/positions/grid_positions.hpp>
 #include <rope/rotation/rotate.hpp>
 
@@ -81,4 +83,15 @@ TEST_CASE("the comment of release_scratch reaches every thread of a pool", "[bas
     });
   all.arrive_and_wait();
   CHECK(all.try_wait());
+}
+
+TEST_CASE("the comment of number_array shows its use", "[base]") {
+  schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
+  axis.restart(10000);
+  axis.inv_freq /= 2;
+  axis.inv_freq(0) = 1;
+  axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
+  CHECK(axis.inv_freq(0) == 1);
+  CHECK(axis.inv_freq(23) > 0);
+  CHECK(axis.inv_freq(24) == 0);
 }

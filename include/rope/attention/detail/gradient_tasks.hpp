@@ -2,12 +2,11 @@
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill, std::sort
-#include <array>
+#include <algorithm>  // std::min, std::max, std::fill
 #include <atomic>
 #include <cstddef>
 #include <span>
-#include <utility>  // std::pair
+#include <utility>  // std::swap
 
 #include <rope/attention/detail/gradient_kernel.hpp>
 #include <rope/attention/detail/gradient_panels.hpp>
@@ -33,13 +32,16 @@ namespace detail {
 
 /// Whether each score has an entry of its own: no extent is shared, and no two entries are at one offset.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
-  std::array<std::pair<Index, Index>, 4> axes = {{{x.batch_stride, shape.batch},
-                                                  {x.head_stride, shape.heads},
-                                                  {x.query_stride, shape.queries},
-                                                  {x.key_stride, shape.keys}}};
+  struct axis {
+    Index stride, extent;
+  } axes[] = {{x.batch_stride, shape.batch},
+              {x.head_stride, shape.heads},
+              {x.query_stride, shape.queries},
+              {x.key_stride, shape.keys}};
   if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
     return false;
-  std::sort(axes.begin(), axes.end());
+  for (int i = 1; i < 4; ++i)
+    for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
   Index span = 1;  // entries of the axes before lie in [0, span)
   for (const auto& [stride, extent] : axes) {
     if (extent > 1 && stride < span) return false;

@@ -13,7 +13,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
-#include <rope/base/owned_array.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/row_counts.hpp>
@@ -49,16 +49,19 @@ class axes_rows {
 
   Index axes() const { return axes_; }
   /// The first `size` tokens of row b.
-  coordinate_map of(Index b, Index size) const { return {row(b), size, axes_}; }
+  template <class Map = coordinate_map>
+  Map of(Index b, Index size) const {
+    return Map(row(b), size, axes_);
+  }
   /// Token t of row b, [axes].
   const double* token(Index b, Index t) const { return row(b) + t * axes_; }
 
   /// Those of all tokens, row by row.
   template <class Rows>
-  owned_array<double> all(const Rows& rows) const {
+  number_array<double> all(const Rows& rows) const {
     Index size = 0;
     for (Index b = 0; b < batch_; ++b) size += rows.size(b);
-    owned_array<double> tokens(size, axes_);
+    number_array<double> tokens(size, axes_);
     size = 0;
     for (Index b = 0; b < batch_; size += rows.size(b), ++b)
       for (Index t = 0; t < rows.size(b); ++t)
@@ -80,11 +83,11 @@ class axes_rows {
   /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
-  owned_array<double> next_coordinates(const char* function, Index tokens) const {
+  number_array<double> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0)
       ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
     check_text(function, tokens);
-    owned_array<double> text(batch_ * tokens, axes_);
+    number_array<double> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a)

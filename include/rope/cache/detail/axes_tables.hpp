@@ -73,7 +73,7 @@ bool has_token_rows(const char* function, Index axes, const frequency_table<S>& 
                        ": a cache with axes takes a table of coordinates or, for text, of positions, got one "
                        "of ",
                        table.source() == table_source::entries ? "given entries" : "float angles"));
-  check_axes(function, axes, table.inv_freq().cols());
+  check_axes(function, axes, table.axes());
   return true;
 }
 
@@ -84,7 +84,6 @@ bool has_token_rows(const char* function, Index axes, const frequency_table<S>& 
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
-  const auto inv_freq = table.inv_freq();
   key_rotation rotation = rotation_by<Layout>(placed);
   rotation.text = rotation.table;
   if (table.source() == table_source::positions) {
@@ -92,14 +91,15 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
     return rotation;
   }
   const auto factor = std::bit_cast<std::uint64_t>(table.attention_factor());
-  rotation.table = mix(factor, inv_freq);
-  rotation.text = mix(mix(factor, static_cast<std::uint64_t>(inv_freq.rows())), 1);
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
+  rotation.table =
+      mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
+  rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
+  for (Index i = 0; i < table.pairs(); ++i) {
     double speed = 0;
     Index along = 0;
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      if (!equal(inv_freq(i, a), 0)) {
-        speed = inv_freq(i, a);
+    for (Index a = 0; a < table.axes(); ++a)
+      if (!equal(table.inv_freq(i, a), 0)) {
+        speed = table.inv_freq(i, a);
         ++along;
       }
     if (along > 1) {
@@ -140,11 +140,10 @@ inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation&
 /// What turns keys by steps along all axes at once, without the attention_factor.
 template <class Layout, class T, class S>
 key_turn<Layout, T> turn_along_axes(const placed_table<S>& placed) {
-  const auto inv_freq = placed.table().inv_freq();
-  std::vector<phase> steps(static_cast<std::size_t>(inv_freq.rows()));
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      steps[i] = steps[i] + phase_of(inv_freq(static_cast<Index>(i), a));
+  const frequency_table<S>& table = placed.table();
+  number_array<phase> steps(table.pairs(), 1, phase{});
+  for (Index i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
   return {std::move(steps), 1.0, placed.first_channel()};
 }
 
@@ -181,15 +180,14 @@ class turn_between_axes {
       ROPE_THROW(std::invalid_argument,
                  message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
                          from_axes ? "second" : "first", " is one of positions"));
-    return {std::vector<phase>(static_cast<std::size_t>(pairs)),
+    return {number_array<phase>(pairs, 1, phase{}),
             to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
   }
   template <class S>
   static phase at(const frequency_table<S>& table, std::size_t pair, const double* coordinates) {
-    const auto inv_freq = table.inv_freq();
     phase angle;
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      angle = angle + phase_of(inv_freq(static_cast<Index>(pair), a), coordinates[a]);
+    for (Index a = 0; a < table.axes(); ++a)
+      angle = angle + phase_of(table.inv_freq(static_cast<Index>(pair), a), coordinates[a]);
     return angle;
   }
 

@@ -216,7 +216,8 @@ score_view<X> scores_of(score_view<X> x, const call_part& part) {
 }
 
 /// The options of a part of the call; log_sum_exp is that of whole rows.
-inline attention_options options_of(attention_options options, const call_part& part) {
+template <class Options>
+Options options_of(Options options, const call_part& part) {
   options.bias = scores_of(options.bias, part);
   options.mask = scores_of(options.mask, part);
   if (!options.sink_logits.empty())

@@ -99,7 +99,7 @@ class stored_tokens {
     if (!rows_.empty()) require_given_keys(function, rotation_);
     rotation_ = {};
     memory_.write_behind(rows_, k, v, counts, threads);
-    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinates()(tokens(b, t), a); });
+    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
   }
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
@@ -137,7 +137,7 @@ class stored_tokens {
       rotation_ = rotation_of<Layout>(table);
     if constexpr (by_rows)
       note(k.tokens, counts,
-           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
+           [&](Index b, Index t, Index a) { return table.table().coordinate(positions(b, t), a); });
     else
       note(k.tokens, counts, positions);
   }

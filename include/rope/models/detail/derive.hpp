@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
 #define ROPE_MODELS_DETAIL_DERIVE_HPP
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -29,60 +30,62 @@ struct derived {
 
 using named_numbers = std::vector<named_number>;
 
+inline void add_numbers(named_numbers& numbers, std::initializer_list<named_number> added) {
+  for (const named_number& number : added) numbers.push_back(number);
+}
+
 inline void record(named_numbers& numbers, const linear_scaling& rule, const schedule&) {
-  numbers.push_back({"factor", rule.factor});
+  add_numbers(numbers, {{"factor", rule.factor}});
 }
 
 inline void record(named_numbers& numbers, const alpha_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
-  numbers.insert(numbers.end(), {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
+  add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
 }
 
 inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
-  numbers.insert(numbers.end(), {{"factor", rule.factor},
-                                 {"max_position", rule.max_position},
-                                 {"length", rule.length},
-                                 {"new_base", static_cast<double>(stretched.base)}});
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"max_position", rule.max_position},
+                        {"length", rule.length},
+                        {"new_base", static_cast<double>(stretched.base)}});
 }
 
 inline void record(named_numbers& numbers, const mixed_ntk_scaling& rule, const schedule&) {
-  numbers.push_back({"factor", rule.factor});
-  if (rule.mixed_b) numbers.push_back({"mixed_b", *rule.mixed_b});
+  add_numbers(numbers, {{"factor", rule.factor}});
+  if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
 }
 
 inline void record(named_numbers& numbers, const yarn_scaling& rule, const schedule& original) {
   const auto [low, high] = rule.bounds(original);
-  numbers.insert(numbers.end(), {{"factor", rule.factor},
-                                 {"original_max_position", rule.original_max_position},
-                                 {"beta_fast", rule.beta_fast},
-                                 {"beta_slow", rule.beta_slow},
-                                 {"low", static_cast<double>(low)},
-                                 {"high", static_cast<double>(high)}});
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"original_max_position", rule.original_max_position},
+                        {"beta_fast", rule.beta_fast},
+                        {"beta_slow", rule.beta_slow},
+                        {"low", static_cast<double>(low)},
+                        {"high", static_cast<double>(high)}});
 }
 
 inline void record(named_numbers& numbers, const longrope_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(), {{"original_max_position", rule.original_max_position},
-                                 {"max_position", rule.max_position},
-                                 {"length", rule.length},
-                                 {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
+  add_numbers(numbers, {{"original_max_position", rule.original_max_position},
+                        {"max_position", rule.max_position},
+                        {"length", rule.length},
+                        {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
 }
 
 inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(),
-                 {{"factor", rule.factor},
-                  {"low_freq_factor", rule.low_freq_factor},
-                  {"high_freq_factor", rule.high_freq_factor},
-                  {"original_max_position", rule.original_max_position},
-                  {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
-                  {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"low_freq_factor", rule.low_freq_factor},
+                        {"high_freq_factor", rule.high_freq_factor},
+                        {"original_max_position", rule.original_max_position},
+                        {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
+                        {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
 }
 
 inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(),
-                 {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
+  add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
 }
 
 inline void record(named_numbers&, const pair_factor_scaling&, const schedule&) {}

@@ -22,7 +22,7 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& schedule) const {
-    const owned_array<long double, 1> original = schedule.inv_freq;
+    const number_array<long double> original = schedule.inv_freq;
     yarn.apply(schedule);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {

@@ -76,7 +76,7 @@ struct group_comparison {
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
+      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
       const double larger = (std::max)((std::abs)(f), (std::abs)(g));
       if ((std::abs)(f - g) <= tolerance * larger) continue;
       if (differing++ == 0) first = i;
@@ -87,7 +87,7 @@ struct group_comparison {
       }
     }
     if (differing == 0) return;
-    const double f = x.inv_freq()(worst, 0), g = y.inv_freq()(worst, 0);
+    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
     say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
         " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
         std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +

@@ -120,8 +120,9 @@ class hugging_face_group_maker {
 
  private:
   static frequencies backwards(const frequencies& forwards) {
-    owned_array<double> inv_freq(forwards.pairs(), forwards.axes());
-    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq.data()[i] = -forwards.inv_freq().data()[i];
+    number_array<double> inv_freq(forwards.pairs(), forwards.axes());
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
 

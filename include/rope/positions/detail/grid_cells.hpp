@@ -24,12 +24,14 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
       ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
   const Index most =
       (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  if (!product_fits(extents, most))
-    ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
-  Index count = 1;
   for (const Index extent : extents)
     if (extent == 0) return 0;
-  for (const Index extent : extents) count *= extent;
+  Index count = 1;
+  for (const Index extent : extents) {
+    if (!product_fits({count, extent}, most))
+      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+    count *= extent;
+  }
   return count;
 }
 

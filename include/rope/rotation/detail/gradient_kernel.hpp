@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
@@ -92,9 +92,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
-owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  const Threads& threads) {
-  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
+number_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                   const Threads& threads) {
+  number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -106,9 +106,9 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
-                                const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
+                                 const frequency_table<S>& table, const Source& positions) {
+  number_array<double> by_row(table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
     const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
     for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
@@ -119,31 +119,29 @@ owned_array<double> sums_by_row(const owned_array<double>& by_token, Index token
 /// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
-owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  Index columns, const Threads& threads, const Weight& weight) {
+number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                   Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
+  number_array<double> partial(pairs * columns, pieces, 0.0);
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    storage<double> sums(static_cast<std::size_t>(pairs));
+    number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total(pairs, columns, 0.0);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+          for (Index i = 0; i < pairs; ++i) partial(i + pairs * c, piece) += by * sums(i);
         }
       }
-      partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  owned_array<double> total(pairs, columns, 0.0);
-  for (const owned_array<double>& sums : partial)
-    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
+  number_array<double> total(pairs, columns, 0.0);
+  for (Index piece = 0; piece < pieces; ++piece)
+    for (Index i = 0; i < total.size(); ++i) total(i) += partial(i, piece);
   return total;
 }
 

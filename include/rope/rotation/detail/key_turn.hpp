@@ -31,17 +31,17 @@ class key_turn {
   using A = arithmetic<T>;
 
  public:
-  key_turn(std::vector<phase> step, double m, Index first_channel)
+  key_turn(number_array<phase> step, double m, Index first_channel)
       : step_(std::move(step)),
-        now_(step_.size()),
+        now_(static_cast<std::size_t>(step_.size())),
         m_(m),
         first_channel_(first_channel),
-        row_(2 * step_.size()) {}
+        row_(2 * now_.size()) {}
 
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
-      write([&](std::size_t i) { return step_[i] * count; });
+      write([&](std::size_t i) { return step_.data()[i] * count; });
       count_ = count;
       written_ = true;
     }
@@ -58,11 +58,11 @@ class key_turn {
  private:
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
-    for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, phase_of_pair(i));
-    write_table_row(now_, m_, row_.data(), row_.data() + step_.size());
+    for (std::size_t i = 0; i < now_.size(); ++i) now_.set(i, phase_of_pair(i));
+    write_table_row(now_, m_, row_.data(), row_.data() + now_.size());
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const {
-    const auto pairs = static_cast<Index>(step_.size());
+    const auto pairs = step_.size();
     T* channels = keys.at(b, slot, 0) + first_channel_;
     // The stride of one head alone may be anything, so it is not added to a pointer.
     const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
@@ -70,7 +70,7 @@ class key_turn {
                          table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
-  std::vector<phase> step_;
+  number_array<phase> step_;
   phase_row now_;
   double m_;
   Index first_channel_;
@@ -81,10 +81,9 @@ class key_turn {
 
 /// The phase of every pair per unit of position.
 template <class S>
-std::vector<phase> steps_of(const frequency_table<S>& table) {
-  std::vector<phase> steps(static_cast<std::size_t>(table.pairs()));
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
+number_array<phase> steps_of(const frequency_table<S>& table) {
+  number_array<phase> steps(table.pairs());
+  for (Index i = 0; i < steps.size(); ++i) steps(i) = phase_of(table.inv_freq(i, 0));
   return steps;
 }
 
@@ -124,9 +123,9 @@ key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& pl
                 ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
                 "but is not in the ",
                 from.source() == table_source::positions ? "second" : "first"));
-  std::vector<phase> step = steps_of(to);
-  const std::vector<phase> before = steps_of(from);
-  for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
+  number_array<phase> step = steps_of(to);
+  const number_array<phase> before = steps_of(from);
+  for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);
   return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include <rope/base/exact.hpp>
 #include <rope/base/wide_integer.hpp>
@@ -69,60 +68,62 @@ class turning_rate {
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
-  /// \param inv_freq  [pairs, axes]
-  explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
-      : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (!equal(inv_freq(i, a), 0)) axes_[static_cast<std::size_t>(a)].include(i, inv_freq(i, a));
+  explicit coordinate_phases(const frequencies& of)
+      : pairs_(static_cast<std::size_t>(of.pairs())),
+        axes_(of.axes(), 1, axis{}),
+        turning_(of.pairs(), of.axes()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = of.inv_freq(i, a);
+        if (equal(speed, 0)) continue;
+        axis& along = axes_(a);
+        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
+                                      turning_rate(speed)};
+        along.slow = along.slow || slower_than_steps(speed);
+      }
   }
 
   /// The phases at one row of coordinates [axes], valid until the next call.
   template <class Row>
   const phase_row& at(const Row& coordinates) {
     pairs_.clear();
-    for (std::size_t a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(static_cast<Index>(a));
-      const axis& along = axes_[a];
+    for (Index a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(a);
+      const axis along = axes_(a);
       if (!equal(coordinate, std::trunc(coordinate))) {
         const fractional magnitude(coordinate);
         const bool negative = coordinate < 0;
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], along.rates[k].at(negative, magnitude));
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
         continue;
       }
       const auto position = static_cast<std::int64_t>(coordinate);
       if (position == 0) continue;
       if (beyond_steps(position) || along.slow) {
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], phase_at(along.steps[k], along.inv_freq[k], position));
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
       } else {
-        for (std::size_t k = 0; k < along.pairs.size(); ++k)
-          pairs_.add(along.pairs[k], along.steps[k] * position);
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
       }
     }
     return pairs_;
   }
 
  private:
-  /// The pairs that turn along an axis.
   struct axis {
-    std::vector<std::size_t> pairs;
-    std::vector<double> inv_freq;
-    std::vector<phase> steps;
-    std::vector<turning_rate> rates;
+    Index count = 0;    // of the pairs that turn along it
     bool slow = false;  // whether one is slower than steps
-
-    void include(Index pair, double speed) {
-      pairs.push_back(static_cast<std::size_t>(pair));
-      inv_freq.push_back(speed);
-      steps.push_back(phase_of(speed));
-      rates.emplace_back(speed);
-      slow = slow || slower_than_steps(speed);
-    }
+  };
+  struct turning_pair {
+    std::size_t pair;
+    double inv_freq;
+    phase step;
+    turning_rate rate;
   };
   phase_row pairs_;
-  std::vector<axis> axes_;
+  number_array<axis> axes_;
+  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
 };
 
 }  // namespace detail

@@ -54,7 +54,7 @@ struct given_entries {
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
-    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
+    table.at_origin_ = number_array<unsigned char>(rows, 1, 1);
     const Index pairs = origin.pairs();
     for (Index r = 0; r < rows; ++r) {
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
@@ -68,7 +68,7 @@ struct given_entries {
               std::invalid_argument,
               message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
                       ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
-        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
       }
@@ -85,7 +85,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double>(pairs, 1, 0.0), attention_factor);
+    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
 };
 

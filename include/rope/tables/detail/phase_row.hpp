@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include <rope/base/number_array.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 #include <rope/tables/phase.hpp>
@@ -20,19 +20,23 @@ namespace detail {
 /// that compilers evaluate several pairs at once.
 class phase_row {
  public:
-  explicit phase_row(std::size_t pairs) : upper_(pairs), lower_(pairs) {}
+  explicit phase_row(std::size_t pairs)
+      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
 
-  std::size_t size() const { return upper_.size(); }
+  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
   const uint128* upper() const { return upper_.data(); }
 
-  phase operator[](std::size_t i) const { return {{upper_[i].hi, upper_[i].lo, lower_[i]}}; }
+  phase operator[](std::size_t i) const {
+    const uint128 upper = upper_.data()[i];
+    return {{upper.hi, upper.lo, lower_.data()[i]}};
+  }
   void set(std::size_t i, phase p) {
-    upper_[i] = {p.turn.hi, p.turn.mid};
-    lower_[i] = p.turn.lo;
+    upper_.data()[i] = {p.turn.hi, p.turn.mid};
+    lower_.data()[i] = p.turn.lo;
   }
   void clear() {
-    upper_.assign(size(), uint128{});
-    lower_.assign(size(), 0);
+    for (uint128& upper : upper_) upper = {};
+    for (std::uint64_t& lower : lower_) lower = 0;
   }
 
   void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
@@ -53,8 +57,8 @@ class phase_row {
   }
 
  private:
-  std::vector<uint128> upper_;
-  std::vector<std::uint64_t> lower_;
+  number_array<uint128> upper_;
+  number_array<std::uint64_t> lower_;
 };
 
 }  // namespace detail

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
@@ -22,16 +21,17 @@ namespace detail {
 /// away from the one before it.
 class range_phases {
  public:
-  /// \param inv_freq  [pairs, 1]
-  range_phases(const frequencies::inv_freq_map& inv_freq, std::int64_t first)
+  /// \param of  on one axis; outlives this object
+  range_phases(const frequencies& of, std::int64_t first)
       : position_(first),
-        step_(static_cast<std::size_t>(inv_freq.rows())),
-        now_(static_cast<std::size_t>(inv_freq.rows())) {
+        frequencies_(of),
+        step_(static_cast<std::size_t>(of.pairs())),
+        now_(static_cast<std::size_t>(of.pairs())),
+        slow_(of.pairs()) {
     for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = inv_freq(static_cast<Index>(i), 0);
-      inv_freq_.push_back(speed);
+      const double speed = of.inv_freq(static_cast<Index>(i), 0);
       step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_.push_back(i);
+      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
     }
   }
 
@@ -39,11 +39,11 @@ class range_phases {
   const phase_row& next() {
     const std::int64_t position = position_++;
     const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], inv_freq_[i], position));
+      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
     };
     if (in_steps_ && !beyond_steps(position)) {
       now_.add(step_);
-      for (const std::size_t i : slow_) find(i);
+      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
     } else {
       for (std::size_t i = 0; i < now_.size(); ++i) find(i);
       in_steps_ = !beyond_steps(position);
@@ -54,9 +54,10 @@ class range_phases {
  private:
   std::int64_t position_;
   bool in_steps_ = false;  // whether now_ is where steps lead
-  std::vector<double> inv_freq_;
+  const frequencies& frequencies_;
   phase_row step_, now_;
-  std::vector<std::size_t> slow_;  // the pairs that are never counted in steps
+  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
+  Index slow_count_ = 0;
 };
 
 }  // namespace detail

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <vector>
 
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
@@ -62,14 +61,13 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 /// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
 class small_angles {
  public:
-  /// \param inv_freq  [pairs, axes]
-  explicit small_angles(const frequencies::inv_freq_map& inv_freq)
-      : axes_(static_cast<std::size_t>(inv_freq.cols())) {
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i) {
-        axis& along = axes_[static_cast<std::size_t>(a)];
-        along.inv_freq.push_back(inv_freq(i, a));
-        if (!equal(inv_freq(i, a), 0)) along.slowest = (std::min)(along.slowest, (std::abs)(inv_freq(i, a)));
+  /// \param of  outlives this object
+  explicit small_angles(const frequencies& of)
+      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = (std::abs)(of.inv_freq(i, a));
+        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
       }
   }
 
@@ -77,11 +75,10 @@ class small_angles {
   template <class Row, class S>
   void write(const Row& coordinates, double m, S* cos, S* sin) const {
     if (!occur(coordinates)) return;
-    for (std::size_t i = 0; i < axes_[0].inv_freq.size(); ++i) {
+    for (Index i = 0; i < frequencies_.pairs(); ++i) {
       double angle = 0, largest = 0;
-      for (std::size_t a = 0; a < axes_.size(); ++a) {
-        const double product =
-            product_in_small_units(axes_[a].inv_freq[i], coordinates(static_cast<Index>(a)));
+      for (Index a = 0; a < frequencies_.axes(); ++a) {
+        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
         angle += product;
         largest = (std::max)(largest, (std::abs)(product));
       }
@@ -93,18 +90,15 @@ class small_angles {
   /// Whether a product that is not 0 is small.
   template <class Row>
   bool occur(const Row& coordinates) const {
-    for (std::size_t a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(static_cast<Index>(a));
-      if (!equal(coordinate, 0) && is_small(axes_[a].slowest * coordinate)) return true;
+    for (Index a = 0; a < frequencies_.axes(); ++a) {
+      const double coordinate = coordinates(a);
+      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
     }
     return false;
   }
 
-  struct axis {
-    std::vector<double> inv_freq;                           // [pairs]
-    double slowest = (std::numeric_limits<double>::max)();  // of the pairs that turn along it
-  };
-  std::vector<axis> axes_;
+  const frequencies& frequencies_;
+  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
 };
 
 }  // namespace detail

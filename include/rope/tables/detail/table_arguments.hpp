@@ -12,7 +12,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
@@ -82,9 +82,14 @@ double checked_magnitude(double attention_factor) {
   return attention_factor;
 }
 
+/// inv_freq [pairs, axes] into a hash.
+inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
+  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
+}
+
 /// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
 template <class Derived>
-owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
@@ -92,7 +97,7 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
   if (coordinates.cols() != axes)
     ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
                                               "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const owned_array<coordinate> given = coordinates;
+  const number_array<coordinate> given = coordinates;
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -109,7 +114,9 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
                    message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
                            static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
       }
-  return given.template cast<double>();
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
 }
 
 }  // namespace detail

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_NUMBER_ARRAY_HPP
+#define ROPE_BASE_NUMBER_ARRAY_HPP
+
+#include <algorithm>  // std::fill_n
+#include <cstddef>
+#include <limits>
+#include <type_traits>
+#include <utility>  // std::exchange, std::swap
+
+#include <rope/base/message.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/config.hpp>
+
+/// Arrays of numbers that the library keeps. They are no arrays of Eigen, for two reasons. Eigen's have their
+/// memory from functions that two translation units of different instruction sets share by name and not by
+/// meaning: one takes it from malloc, the other from a block that it aligns by hand, and whichever the linker
+/// keeps meets memory of the other; so none is a member, a result or a local of this library. And whatever
+/// names one of Eigen's classes in a function that is no template makes every program compile it; so a map
+/// is made where map() is called.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Numbers [rows, columns], column-major, in memory of their own. map() shows them to Eigen.
+///
+///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
+///     axis.restart(10000);
+///     axis.inv_freq /= 2;
+///     axis.inv_freq(0) = 1;
+///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
+///
+/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
+///            assignment that throws changes nothing.
+template <class Scalar>
+class number_array {
+  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+                "number_array: the numbers are copied as they lie in memory");
+
+ public:
+  using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+  using const_map_type =
+      Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+
+  number_array() = default;
+
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  explicit number_array(Index rows, Index columns = 1)
+      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  as above
+  number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
+    std::fill_n(data(), size(), value);
+  }
+
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
+    // that is never made in packets then.
+    Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
+               Eigen::InnerStride<>>
+        to(data(), rows(), cols(), Eigen::InnerStride<>(1));
+    to = values.derived().array();
+  }
+
+  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
+    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  }
+  number_array(number_array&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        rows_(std::exchange(other.rows_, 0)),
+        columns_(std::exchange(other.columns_, 0)) {}
+  number_array& operator=(const number_array& other) { return *this = number_array(other); }
+  number_array& operator=(number_array&& other) noexcept {
+    number_array taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(rows_, taken.rows_);
+    std::swap(columns_, taken.columns_);
+    return *this;
+  }
+  ~number_array() {
+    if (data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
+  }
+
+  /// Another shape; the numbers are then indeterminate.
+  void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
+
+  Index rows() const { return rows_; }
+  Index cols() const { return columns_; }
+  Index size() const { return rows_ * columns_; }
+  bool empty() const { return size() == 0; }
+  Scalar* data() { return data_; }
+  const Scalar* data() const { return data_; }
+  Scalar* begin() { return data(); }
+  Scalar* end() { return data() + size(); }
+  const Scalar* begin() const { return data(); }
+  const Scalar* end() const { return data() + size(); }
+
+  /// Of a vector: number i.
+  Scalar& operator()(Index i) { return data()[i]; }
+  const Scalar& operator()(Index i) const { return data()[i]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+
+  number_array& operator*=(Scalar factor) {
+    for (Scalar& number : *this) number *= factor;
+    return *this;
+  }
+  number_array& operator/=(Scalar divisor) {
+    for (Scalar& number : *this) number /= divisor;
+    return *this;
+  }
+
+  map_type map() { return {data(), rows(), cols()}; }
+  const_map_type map() const { return {data(), rows(), cols()}; }
+
+ private:
+  static Scalar* allocated(std::size_t size) {
+    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+  }
+  static std::size_t checked_size(Index rows, Index columns) {
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
+    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+      ROPE_THROW(std::length_error, detail::message("number_array: [", rows, ", ", columns,
+                                                    "] must not be negative nor exceed the address space"));
+    return static_cast<std::size_t>(rows * columns);
+  }
+
+  Scalar* data_ = nullptr;
+  Index rows_ = 0, columns_ = 0;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_NUMBER_ARRAY_HPP

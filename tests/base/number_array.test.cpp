@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include <rope/base/number_array.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using rope::Index;
+using rope::number_array;
+using testing::throws_saying;
+
+namespace {
+
+number_array<int> counted(Index rows, Index columns) {
+  number_array<int> array(rows, columns);
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) array(r, c) = static_cast<int>(10 * r + c);
+  return array;
+}
+
+bool same(const number_array<int>& a, const number_array<int>& b) {
+  if (a.rows() != b.rows() || a.cols() != b.cols()) return false;
+  for (Index i = 0; i < a.size(); ++i)
+    if (a(i) != b(i)) return false;
+  return true;
+}
+
+}  // namespace
+
+static_assert(std::is_nothrow_move_constructible_v<number_array<float>>);
+static_assert(std::is_nothrow_move_assignable_v<number_array<float>>);
+static_assert(!std::is_nothrow_copy_assignable_v<number_array<float>>);
+static_assert(std::is_nothrow_default_constructible_v<number_array<float>>);
+
+TEST_CASE("a number array is column-major, and map shows its memory to Eigen", "[base]") {
+  number_array<int> array = counted(3, 2);
+  CHECK(array.data()[1] == 10);
+  CHECK(array.data()[3] == 1);
+  CHECK(array(5) == 21);
+  array.map().col(1) += 100;
+  CHECK(array(0, 1) == 101);
+  CHECK(array(2, 1) == 121);
+  CHECK(array(2, 0) == 20);
+  const number_array<int>& constant = array;
+  CHECK(constant.map().data() == array.data());
+  CHECK(constant.map().rows() == 3);
+  CHECK(constant.map().cols() == 2);
+  CHECK(same(number_array<int>(constant.map()), array));
+  const Eigen::Array<int, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> rows = array.map();
+  CHECK(same(number_array<int>(rows), array));
+}
+
+TEST_CASE("a number array is filled, multiplied and divided as a whole", "[base]") {
+  number_array<double> array(2, 3, 6.0);
+  CHECK(array.size() == 6);
+  array *= 2;
+  for (const double number : array) CHECK(number == 12);
+  array /= 3;
+  for (const double number : array) CHECK(number == 4);
+  array.resize(5);
+  CHECK(array.rows() == 5);
+  CHECK(array.cols() == 1);
+}
+
+TEST_CASE("copies of a number array have memory of their own", "[base]") {
+  number_array<int> array = counted(3, 2), copy = array;
+  copy(0, 0) = 5;
+  CHECK(array(0, 0) == 0);
+  number_array<int>& self = array;
+  array = self;
+  CHECK(same(array, counted(3, 2)));
+  array = std::move(self);
+  CHECK(same(array, counted(3, 2)));
+  copy = array;
+  CHECK(same(copy, array));
+  CHECK(copy.data() != array.data());
+}
+
+TEST_CASE("a number array that was moved from is empty", "[base]") {
+  number_array<int> array = counted(3, 2);
+  const int* memory = array.data();
+  number_array<int> moved = std::move(array);
+  CHECK(moved.data() == memory);
+  CHECK(array.empty());  // NOLINT(bugprone-use-after-move): the state under test
+  CHECK(array.rows() == 0);
+  CHECK(array.cols() == 0);
+  CHECK(array.data() == nullptr);
+  array = counted(4, 1);
+  array = std::move(moved);
+  CHECK(same(array, counted(3, 2)));
+  CHECK(moved.empty());
+  CHECK(moved.rows() == 0);
+}
+
+TEST_CASE("a number array without numbers has no memory, nor do its copies", "[base]") {
+  const number_array<int> none, no_columns(3, 0), copy = none, copy_of_shape = no_columns;
+  for (const number_array<int>* array : {&none, &no_columns, &copy, &copy_of_shape}) {
+    CHECK(array->data() == nullptr);
+    CHECK(array->begin() == array->end());
+  }
+  CHECK(copy_of_shape.rows() == 3);
+}
+
+TEST_CASE("a number array refuses shapes that no memory holds", "[base]") {
+  constexpr Index most = (std::numeric_limits<Index>::max)();
+  CHECK(
+      throws_saying<std::length_error>([] { number_array<double>(most / 8 + 1); }, "rope::number_array: ["));
+  CHECK(throws_saying<std::length_error>([] { number_array<double>(most / 16, 3); }, "address space"));
+  CHECK(throws_saying<std::length_error>([] { number_array<double>(-1, 3); }, "[-1, 3]"));
+  CHECK(number_array<std::int64_t>(most, 0).cols() == 0);
+}
