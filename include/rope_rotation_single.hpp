@@ -5049,11 +5049,16 @@ struct rotation_step<half_split, T, P, false> {
       : c(held_entries<P, inverse>(row.cos + first, row.scale)),
         s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
 
+  struct channels {
+    P u, v;
+  };
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return in_register(load<P>(in)); }
-  EIGEN_ALWAYS_INLINE void turn(const P& u, const T* in, T* out, Index row_pairs) const {
-    const P v = load<P>(in + row_pairs);
-    store(out, multiply_subtract(u, c, multiply(v, s)));
-    store(out + row_pairs, multiply_add(v, c, multiply(u, s)));
+  EIGEN_ALWAYS_INLINE static channels read(const P& u, const T* in, Index row_pairs) {
+    return {u, load<P>(in + row_pairs)};
+  }
+  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index row_pairs) const {
+    store(out, multiply_subtract(x.u, c, multiply(x.v, s)));
+    store(out + row_pairs, multiply_add(x.v, c, multiply(x.u, s)));
   }
 };
 
@@ -5071,10 +5076,13 @@ struct rotation_step<interleaved, T, P, false> {
             load_each_twice<P>(row.sin + first),
             inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>())) {}
 
+  using channels = P;
   EIGEN_ALWAYS_INLINE static nothing_read read_early(const T* /*in*/) { return {}; }
-  EIGEN_ALWAYS_INLINE void turn(nothing_read, const T* in, T* out, Index /*row_pairs*/) const {
-    const P channels = load<P>(in);
-    store(out, multiply_add(channels, c, multiply(swap_neighbours(channels), s)));
+  EIGEN_ALWAYS_INLINE static channels read(nothing_read, const T* in, Index /*row_pairs*/) {
+    return load<P>(in);
+  }
+  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index /*row_pairs*/) const {
+    store(out, multiply_add(x, c, multiply(swap_neighbours(x), s)));
   }
 };
 
@@ -5090,12 +5098,18 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
       : c(held_even_odd<P, inverse>(row.cos + first, row.scale)),
         s(held_even_odd<P, inverse>(row.sin + first, -row.scale)) {}
 
+  struct channels {
+    even_odd<P> u, v;
+  };
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) {
     const auto [even, odd] = load_even_odd<P>(in);
     return {in_register(even), in_register(odd)};
   }
-  EIGEN_ALWAYS_INLINE void turn(const even_odd<P>& u, const T* in, T* out, Index row_pairs) const {
-    const even_odd<P> v = load_even_odd<P>(in + row_pairs);
+  EIGEN_ALWAYS_INLINE static channels read(const even_odd<P>& u, const T* in, Index row_pairs) {
+    return {u, load_even_odd<P>(in + row_pairs)};
+  }
+  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index row_pairs) const {
+    const auto& [u, v] = x;
     store_even_odd(out, multiply_subtract(u.even, c.even, multiply(v.even, s.even)),
                    multiply_subtract(u.odd, c.odd, multiply(v.odd, s.odd)));
     store_even_odd(out + row_pairs, multiply_add(v.even, c.even, multiply(u.even, s.even)),
@@ -5118,9 +5132,13 @@ struct rotation_step<interleaved, T, P, true> {
     }
   }
 
+  using channels = even_odd<P>;
   EIGEN_ALWAYS_INLINE static nothing_read read_early(const T* /*in*/) { return {}; }
-  EIGEN_ALWAYS_INLINE void turn(nothing_read, const T* in, T* out, Index /*row_pairs*/) const {
-    const auto [u, v] = load_pairs<P>(in);
+  EIGEN_ALWAYS_INLINE static channels read(nothing_read, const T* in, Index /*row_pairs*/) {
+    return load_pairs<P>(in);
+  }
+  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index /*row_pairs*/) const {
+    const auto& [u, v] = x;
     store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
@@ -5135,34 +5153,59 @@ inline constexpr Index pairs_in_block =
     Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
 
 /// n steps from pair `first` on, of every head.
-template <class Layout, class P, bool apart, class T, class S, bool inverse, std::size_t... k>
+///
+/// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
+///               last pairs, some of which the step before it turns too. It is read before anything is
+///               written, or it would turn these twice in place.
+template <class Layout, class P, bool apart, bool tail, class T, class S, bool inverse, std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
                                       Index first) {
   using step = rotation_step<Layout, T, P, apart>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
+  const step last(row, tail ? row.pairs - step::pairs : first);
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
   // again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
   constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
+  const Index to_last = stride * (pairs - step::pairs - first);
   const T* in = x.in + stride * first;
   T* out = x.out + stride * first;
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
     const decltype(step::read_early(in)) early[] = {
         step::read_early(in + stride * Index(k) * step::pairs)...};
-    (steps[k].turn(early[k], in + stride * Index(k) * step::pairs, out + stride * Index(k) * step::pairs,
-                   pairs),
-     ...);
+    if constexpr (tail) {
+      const auto rest = step::read(step::read_early(in + to_last), in + to_last, pairs);
+      const typename step::channels read[] = {
+          step::read(early[k], in + stride * Index(k) * step::pairs, pairs)...};
+      (steps[k].write(read[k], out + stride * Index(k) * step::pairs, pairs), ...);
+      last.write(rest, out + to_last, pairs);
+    } else {
+      (steps[k].write(step::read(early[k], in + stride * Index(k) * step::pairs, pairs),
+                      out + stride * Index(k) * step::pairs, pairs),
+       ...);
+    }
   }
 }
 
-/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller blocks, then smaller packets,
-/// then scalars.
+/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller ones, of which the last takes
+/// along what is less than a step. Rows shorter than a step: smaller packets, then scalars.
 template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  constexpr Index block = Index(n) * rotation_step<Layout, T, P, apart>::pairs;
-  for (; row.pairs - first >= block; first += block)
-    rotate_block<Layout, P, apart>(std::make_index_sequence<n>{}, x, row, first);
-  if (first == row.pairs) return;
+  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs, block = Index(n) * step;
+  constexpr auto steps = std::make_index_sequence<n>{};
+  for (;; first += block) {
+    const Index left = row.pairs - first - block;  // behind another block
+    if (left < 0) break;
+    if (left == 0 || left >= step) {
+      rotate_block<Layout, P, apart, false>(steps, x, row, first);
+      if (left == 0) return;
+    } else if constexpr (n <= 2) {
+      rotate_block<Layout, P, apart, true>(steps, x, row, first);
+      return;
+    } else {
+      break;
+    }
+  }
   if constexpr (n > 1)
     rotate_blocks<Layout, P, n / 2, apart>(x, row, first);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
