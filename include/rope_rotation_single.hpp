@@ -4160,13 +4160,9 @@ T* workspace(Index count) {
 
 #endif  // ROPE_BASE_WORKSPACE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
+#define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 
-#include <algorithm>  // std::min
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
@@ -4202,6 +4198,14 @@ void widen(const T* from, Index count, arithmetic<T>* to) {
 }  // namespace rope
 
 #endif  // ROPE_BASE_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 #define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
@@ -4656,13 +4660,102 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
 
-#include <bit>  // std::has_single_bit
 #include <cstddef>
 #include <type_traits>
 
+
+/// What attention asks of packets that Eigen does not have.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16) {
+    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
+    __m512 quarters[4], pairs[2];
+    for (int j = 0; j < 4; ++j) {
+      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    }
+    for (int j = 0; j < 2; ++j)
+      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
+  }
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
+/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
+/// a maximum in any order: the instruction returns its second one then.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
+/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
+/// alone, and under -ffast-math those then have other last bits.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
@@ -4853,111 +4946,6 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-
-#include <cstddef>
-#include <type_traits>
-#include <utility>  // std::index_sequence
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-
-#include <cstddef>
-#include <type_traits>
-
-
-/// What attention asks of packets that Eigen does not have.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16) {
-    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
-    __m512 quarters[4], pairs[2];
-    for (int j = 0; j < 4; ++j) {
-      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    }
-    for (int j = 0; j < 2; ++j)
-      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
-  }
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
-}
-
-/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
-/// a maximum in any order: the instruction returns its second one then.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
-/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
-/// alone, and under -ffast-math those then have other last bits.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -5220,6 +5208,81 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
+/// Tables whose entries are of another type than channels turn in: the row of a token is converted once, for
+/// all of its heads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+template <class S>
+bool has_inverse_square(double m) {
+  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
+  return m <= largest && m >= 1 / largest;
+}
+
+/// Whether the entries of a table become numbers of the type that channels T turn in before they are used. An
+/// entry that is rounded to float once is that of a table of floats; but one beyond the range of float would
+/// be infinite, and make a channel of 0 no number, so it is multiplied in double.
+///
+/// \param m  the table's attention_factor
+template <class T, class S>
+bool converts_rows(const table_view<S>& table, double m) {
+  using A = arithmetic<T>;
+  return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
+}
+
+/// A row in type A, as one of a rotation that takes its entries as they are. Rows of up to 256 pairs are on
+/// the stack, longer ones in scratch of the calling thread.
+template <class A>
+class converted_row {
+ public:
+  template <class S, bool inverse>
+  explicit converted_row(table_row<S, inverse> row)
+      : entries_(row.pairs <= few ? few_ : workspace<converted_row, A>(2 * row.pairs)), pairs_(row.pairs) {
+    for (Index i = 0; i < pairs_; ++i) {
+      entries_[i] = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
+      entries_[i + pairs_] = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
+    }
+  }
+  converted_row(const converted_row&) = delete;
+  converted_row& operator=(const converted_row&) = delete;
+
+  table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
+
+ private:
+  static constexpr Index few = 256;
+
+  A few_[2 * few];
+  A* entries_;
+  Index pairs_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+
+#include <bit>  // std::has_single_bit
+#include <cstddef>
+#include <type_traits>
+
+
 /// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
 /// bits are the same in each: this is tuning.
 
@@ -5412,9 +5475,13 @@ struct row_turn {
   table_view<S> table;
   Index first_channel;
   Source positions;
+  double m;
 
   row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+      : table(placed.table().view()),
+        first_channel(placed.first_channel()),
+        positions(at),
+        m(placed.table().attention_factor()) {}
 
   template <class A>
   void operator()(Index b, Index t, token_heads<A> heads) const {
@@ -5423,7 +5490,10 @@ struct row_turn {
     heads.in += first_channel;
     heads.out += first_channel;
     const S* cos = table.cos(position);
-    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+    const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+    if constexpr (!std::is_same_v<S, A>)
+      if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+    rotate_token<Layout>(heads, row, false);
   }
 };
 
@@ -5555,16 +5625,11 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
-template <class S>
-bool has_inverse_square(double m) {
-  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
-  return m <= largest && m >= 1 / largest;
-}
-
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
+  using A = arithmetic<T>;
+
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
@@ -5578,6 +5643,7 @@ class rotation {
     invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    converts_rows_ = converts_rows<T>(table_, m);
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
     // help.
@@ -5629,8 +5695,10 @@ class rotation {
     const S* cos = table_.cos(position);
     if constexpr (inverse)
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
-    rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_},
-                         streams_);
+    const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
+    if constexpr (!std::is_same_v<S, A>)
+      if (converts_rows_) return rotate_token<Layout>(token, converted_row<A>(row).row(), streams_);
+    rotate_token<Layout>(token, row, streams_);
   }
 
   /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
@@ -5653,6 +5721,7 @@ class rotation {
   S scale_ = S(1);     // of the way back
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
+  bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
   bool streams_ = false;
 };
 
@@ -5797,10 +5866,11 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
-///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
-///            zero. The same bits for every stride, batch and instruction path of a build
-///            (tests/rotation/laws/rotate_bits.test.cpp)
+///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Entries of another
+///            type than channels are computed in become numbers of that type first, unless they leave the
+///            range of float. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
+///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
+///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers

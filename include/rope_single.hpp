@@ -3989,22 +3989,18 @@ T* workspace(Index count) {
 
 #endif  // ROPE_BASE_WORKSPACE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
+#define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 
-#include <algorithm>  // std::min
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
-#include <bit>  // std::has_single_bit
 #include <cstddef>
 #include <type_traits>
+#include <utility>  // std::index_sequence
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
@@ -4196,14 +4192,6 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-
-#include <cstddef>
-#include <type_traits>
-#include <utility>  // std::index_sequence
-
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -4465,6 +4453,120 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
+#define ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
+
+#include <cstdint>
+
+
+/// The rows of a table as values a loop can keep in registers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Fills a table from entries that are given: detail/given_entries.hpp.
+struct given_entries;
+
+template <class S>
+struct table_view {
+  const S* entries;  // row r: cos [pairs], then sin [pairs]
+  Index pairs;
+  std::int64_t first;              // position of row 0
+  bool given;                      // cos^2 + sin^2 may differ from entry to entry
+  bool unit;                       // attention_factor is 1, or its effect is part of at_origin
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
+
+  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
+  const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
+
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  bool is_identity(std::int64_t position) const {
+    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
+
+/// Tables whose entries are of another type than channels turn in: the row of a token is converted once, for
+/// all of its heads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+template <class S>
+bool has_inverse_square(double m) {
+  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
+  return m <= largest && m >= 1 / largest;
+}
+
+/// Whether the entries of a table become numbers of the type that channels T turn in before they are used. An
+/// entry that is rounded to float once is that of a table of floats; but one beyond the range of float would
+/// be infinite, and make a channel of 0 no number, so it is multiplied in double.
+///
+/// \param m  the table's attention_factor
+template <class T, class S>
+bool converts_rows(const table_view<S>& table, double m) {
+  using A = arithmetic<T>;
+  return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
+}
+
+/// A row in type A, as one of a rotation that takes its entries as they are. Rows of up to 256 pairs are on
+/// the stack, longer ones in scratch of the calling thread.
+template <class A>
+class converted_row {
+ public:
+  template <class S, bool inverse>
+  explicit converted_row(table_row<S, inverse> row)
+      : entries_(row.pairs <= few ? few_ : workspace<converted_row, A>(2 * row.pairs)), pairs_(row.pairs) {
+    for (Index i = 0; i < pairs_; ++i) {
+      entries_[i] = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
+      entries_[i + pairs_] = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
+    }
+  }
+  converted_row(const converted_row&) = delete;
+  converted_row& operator=(const converted_row&) = delete;
+
+  table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
+
+ private:
+  static constexpr Index few = 256;
+
+  A few_[2 * few];
+  A* entries_;
+  Index pairs_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+
+#include <bit>  // std::has_single_bit
+#include <cstddef>
+#include <type_traits>
+
 
 /// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
 /// bits are the same in each: this is tuning.
@@ -4555,45 +4657,6 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
-#define ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
-
-#include <cstdint>
-
-
-/// The rows of a table as values a loop can keep in registers.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Fills a table from entries that are given: detail/given_entries.hpp.
-struct given_entries;
-
-template <class S>
-struct table_view {
-  const S* entries;  // row r: cos [pairs], then sin [pairs]
-  Index pairs;
-  std::int64_t first;              // position of row 0
-  bool given;                      // cos^2 + sin^2 may differ from entry to entry
-  bool unit;                       // attention_factor is 1, or its effect is part of at_origin
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
-
-  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
-  const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
-
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
-  bool is_identity(std::int64_t position) const {
-    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
@@ -4768,9 +4831,13 @@ struct row_turn {
   table_view<S> table;
   Index first_channel;
   Source positions;
+  double m;
 
   row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+      : table(placed.table().view()),
+        first_channel(placed.first_channel()),
+        positions(at),
+        m(placed.table().attention_factor()) {}
 
   template <class A>
   void operator()(Index b, Index t, token_heads<A> heads) const {
@@ -4779,7 +4846,10 @@ struct row_turn {
     heads.in += first_channel;
     heads.out += first_channel;
     const S* cos = table.cos(position);
-    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+    const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+    if constexpr (!std::is_same_v<S, A>)
+      if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+    rotate_token<Layout>(heads, row, false);
   }
 };
 
@@ -6472,16 +6542,11 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
-template <class S>
-bool has_inverse_square(double m) {
-  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
-  return m <= largest && m >= 1 / largest;
-}
-
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
+  using A = arithmetic<T>;
+
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
@@ -6495,6 +6560,7 @@ class rotation {
     invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    converts_rows_ = converts_rows<T>(table_, m);
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
     // help.
@@ -6546,8 +6612,10 @@ class rotation {
     const S* cos = table_.cos(position);
     if constexpr (inverse)
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
-    rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_},
-                         streams_);
+    const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
+    if constexpr (!std::is_same_v<S, A>)
+      if (converts_rows_) return rotate_token<Layout>(token, converted_row<A>(row).row(), streams_);
+    rotate_token<Layout>(token, row, streams_);
   }
 
   /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
@@ -6570,6 +6638,7 @@ class rotation {
   S scale_ = S(1);     // of the way back
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
+  bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
   bool streams_ = false;
 };
 
@@ -8418,10 +8487,11 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
-///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
-///            zero. The same bits for every stride, batch and instruction path of a build
-///            (tests/rotation/laws/rotate_bits.test.cpp)
+///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Entries of another
+///            type than channels are computed in become numbers of that type first, unless they leave the
+///            range of float. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
+///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
+///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers

@@ -14,6 +14,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_view.hpp>
@@ -121,9 +122,13 @@ struct row_turn {
   table_view<S> table;
   Index first_channel;
   Source positions;
+  double m;
 
   row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+      : table(placed.table().view()),
+        first_channel(placed.first_channel()),
+        positions(at),
+        m(placed.table().attention_factor()) {}
 
   template <class A>
   void operator()(Index b, Index t, token_heads<A> heads) const {
@@ -132,7 +137,10 @@ struct row_turn {
     heads.in += first_channel;
     heads.out += first_channel;
     const S* cos = table.cos(position);
-    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+    const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+    if constexpr (!std::is_same_v<S, A>)
+      if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+    rotate_token<Layout>(heads, row, false);
   }
 };
 

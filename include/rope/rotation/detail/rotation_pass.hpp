@@ -10,6 +10,7 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
 #include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
@@ -46,16 +47,11 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
-template <class S>
-bool has_inverse_square(double m) {
-  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
-  return m <= largest && m >= 1 / largest;
-}
-
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
+  using A = arithmetic<T>;
+
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
@@ -69,6 +65,7 @@ class rotation {
     invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    converts_rows_ = converts_rows<T>(table_, m);
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
     // help.
@@ -120,8 +117,10 @@ class rotation {
     const S* cos = table_.cos(position);
     if constexpr (inverse)
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
-    rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_},
-                         streams_);
+    const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
+    if constexpr (!std::is_same_v<S, A>)
+      if (converts_rows_) return rotate_token<Layout>(token, converted_row<A>(row).row(), streams_);
+    rotate_token<Layout>(token, row, streams_);
   }
 
   /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
@@ -144,6 +143,7 @@ class rotation {
   S scale_ = S(1);     // of the way back
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
+  bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
   bool streams_ = false;
 };
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
+#define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
+
+#include <type_traits>
+
+#include <rope/base/channels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/tables/detail/table_view.hpp>
+
+/// Tables whose entries are of another type than channels turn in: the row of a token is converted once, for
+/// all of its heads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+template <class S>
+bool has_inverse_square(double m) {
+  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
+  return m <= largest && m >= 1 / largest;
+}
+
+/// Whether the entries of a table become numbers of the type that channels T turn in before they are used. An
+/// entry that is rounded to float once is that of a table of floats; but one beyond the range of float would
+/// be infinite, and make a channel of 0 no number, so it is multiplied in double.
+///
+/// \param m  the table's attention_factor
+template <class T, class S>
+bool converts_rows(const table_view<S>& table, double m) {
+  using A = arithmetic<T>;
+  return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
+}
+
+/// A row in type A, as one of a rotation that takes its entries as they are. Rows of up to 256 pairs are on
+/// the stack, longer ones in scratch of the calling thread.
+template <class A>
+class converted_row {
+ public:
+  template <class S, bool inverse>
+  explicit converted_row(table_row<S, inverse> row)
+      : entries_(row.pairs <= few ? few_ : workspace<converted_row, A>(2 * row.pairs)), pairs_(row.pairs) {
+    for (Index i = 0; i < pairs_; ++i) {
+      entries_[i] = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
+      entries_[i + pairs_] = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
+    }
+  }
+  converted_row(const converted_row&) = delete;
+  converted_row& operator=(const converted_row&) = delete;
+
+  table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
+
+ private:
+  static constexpr Index few = 256;
+
+  A few_[2 * few];
+  A* entries_;
+  Index pairs_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
