@@ -36,6 +36,14 @@ macro(say_indexer)
   endif()
 endmacro()
 
+# How many files that the classes of transformers write import; laws/reference_classes.test.cpp imports them.
+file(READ ${root}/tests/models/records/transformers_classes.json classes)
+file(READ ${root}/tests/models/records/transformers_refused.json refusals)
+string(REGEX MATCHALL "\"kind\": \"text\"" classes "${classes}")
+list(LENGTH classes class_count)
+string(JSON class_refused LENGTH "${refusals}" written)
+math(EXPR class_agree "${class_count} - ${class_refused}")
+
 # The records of these headers, in the order of their names.
 function(read_records)
   set(found "")
@@ -66,6 +74,9 @@ An architecture that is in neither table is refused unless the caller names its 
 The same model may be `half_split` in one table and `interleaved` in the other: converters to GGUF permute the rows of
 its weights.
 
+Of the ${class_count} configuration classes of text that transformers has with a rotation, the file that the class itself writes imports and says
+what the class says for ${class_agree}; ${class_refused} are refused with a reason, and none is read otherwise.
+
 ## Hugging Face
 
 Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say.
@@ -84,6 +95,7 @@ foreach(record IN LISTS records)
   field(head_dim "")
   field(nested_head_dim "")
   field(nested_base "")
+  field(nested_window "")
   field(partial_rotary_factor "")
   field(local_base "")
   field(full_head_dim "")
@@ -129,7 +141,7 @@ foreach(record IN LISTS records)
     set(base "the file says")
   endif()
   if(nested_head_dim)
-    string(APPEND words "in a text_config head_dim ${nested_head_dim} and base ${nested_base} where they are absent")
+    string(APPEND words "in a text_config head_dim ${nested_head_dim}, base ${nested_base} and window ${nested_window} where they are absent")
   endif()
   if(double_head)
     set(head_dim "attention_head_dim, or 2 hidden_size / num_attention_heads")
@@ -396,6 +408,9 @@ foreach(record IN LISTS records)
 endforeach()
 list(JOIN without ", " without)
 set(refused_text "")
+set(refused_axes "")
+set(refused_others "")
+set(without_of_hugging_face "")
 file(READ ${root}/include/rope/models/detail/hugging_face_refused.hpp header)
 string(REGEX REPLACE "[ \n]+" " " header "${header}")
 string(REPLACE "\" \"" "" header "${header}")
@@ -403,8 +418,21 @@ string(REGEX MATCHALL "{[.]architecture = [^}]*}" refused "${header}")
 foreach(record IN LISTS refused)
   field(architecture "")
   field(reason "")
-  string(APPEND refused_text "  - ${architecture} of Hugging Face: ${reason}\n")
+  field(kind in_doubt)
+  string(STRIP "${kind}" kind)
+  if(kind STREQUAL "axes")
+    string(APPEND refused_axes "| ${architecture} | ${reason} |\n")
+  elseif(kind STREQUAL "other_turn")
+    string(APPEND refused_others "  - ${architecture} ${reason}\n")
+  elseif(kind STREQUAL "parts")
+    string(APPEND refused_others "  - ${architecture} has parts that say each for itself: ${reason}\n")
+  elseif(kind STREQUAL "no_turn")
+    list(APPEND without_of_hugging_face "${architecture}")
+  else()
+    string(APPEND refused_text "  - ${architecture} of Hugging Face: ${reason}\n")
+  endif()
 endforeach()
+list(JOIN without_of_hugging_face ", " without_of_hugging_face)
 string(APPEND text "
 Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 
@@ -412,6 +440,14 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 
 - Refused unless the caller names the layout, because files and class disagree or too little is known:
 ${refused_text}- dflash of GGUF: its layout depends on a key whose name is not known.
+- Refused in Hugging Face whatever layout is named, because nothing turns: ${without_of_hugging_face}.
+- Refused in Hugging Face whatever layout is named, because no head of queries and keys turns by one position:
+${refused_others}- Refused in Hugging Face whatever layout is named, because tokens have rows and columns; what makes their frequencies
+  is in [vision_axes](../frequencies/vision_axes.hpp) and [axes](../frequencies/axes.hpp):
+
+| architecture | frequencies |
+|---|---|
+${refused_axes}
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 - LieRE and ComRoPE turn blocks of more than two channels by the exponential of learned matrices: their angles are weights of a
   checkpoint, not numbers of its description, and no pair of channels turns alone.

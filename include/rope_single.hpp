@@ -22378,10 +22378,10 @@ struct hugging_face_record {
   double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
   Index head_dim = 0;  // 0: hidden_size / num_attention_heads
-  // What the class of a whole model fills in where its text_config has no head_dim, no base; 0: as in a file
-  // of the text model alone.
+  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
+  // in a file of the text model alone.
   Index nested_head_dim = 0;
-  double nested_base = 0;
+  double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that turn come last in a head
   bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
@@ -22419,8 +22419,9 @@ struct hugging_face_record {
   bool backwards = false;          // turns by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
-  std::string_view turns_if = {};  // no layer turns unless this key is true, "rope" or has a rope_theta
-  std::string_view note = {};      // what its layers do that a description has no word for: a warning
+  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
+  std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 
 }  // namespace detail
@@ -22474,6 +22475,12 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .dense_first = true,
        .full_rotate = false,
        .sliding_window = 4096},
+      {.architecture = "coherecompass",
+       .full_every = 1,
+       .sliding_window = 4096,
+       .mrope_interleaved = true,
+       .mrope_side = 20,
+       .own_rule = true},
       {.architecture = "deepseekv4",
        .layout = interleaved,
        .partial_rotary_factor = 0.125,
@@ -22700,15 +22707,21 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
       {.architecture = "aria"},
+      {.architecture = "axk1", .layout = interleaved},
       {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "baichuan"},
       {.architecture = "bamba", .partial_rotary_factor = 0.5},
       {.architecture = "bitnet", .base = 500000},
+      {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
+      {.architecture = "bltlocaldecoder", .layout = interleaved, .base = 500000},
+      {.architecture = "bltlocalencoder", .layout = interleaved, .base = 500000},
+      {.architecture = "bltpatcher", .layout = interleaved},
       {.architecture = "chameleon"},
       {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "codegen", .layout = interleaved},
       {.architecture = "cohere", .layout = interleaved, .base = 500000},
       {.architecture = "csm", .base = 500000},
+      {.architecture = "csmdepthdecodermodel", .base = 500000},
       {.architecture = "cwm", .base = 1e6, .head_dim = 128, .own_rule = true},
       {.architecture = "dbrx"},
       {.architecture = "deepseekocr2"},
@@ -22716,14 +22729,18 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "deepseekv3", .layout = interleaved},
       {.architecture = "deepseekv32", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "diadecoder", .head_dim = 128, .scale = one},
+      {.architecture = "diaencoder", .head_dim = 128, .scale = one, .causal = false},
       {.architecture = "diffllama"},
-      {.architecture = "doge"},
+      {.architecture = "doge",
+       .slides = every,
+       .note = "a mask that depends on values hides all but keep_window_size keys of a query"},
       {.architecture = "dots1", .slides = from_max_window_layers},
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
       {.architecture = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.architecture = "esm", .causal = false, .turns_if = "position_embedding_type", .turns_word = "rotary"},
       {.architecture = "eurobert", .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
@@ -22735,6 +22752,8 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "glm4moe", .partial_rotary_factor = 0.5},
       {.architecture = "glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "glm4vmoe", .partial_rotary_factor = 0.5},
+      {.architecture = "glm4moelite", .layout = interleaved},
+      {.architecture = "glmasrencoder", .partial_rotary_factor = 0.5, .causal = false},
       {.architecture = "glmimage", .partial_rotary_factor = 0.5},
       {.architecture = "glmmoedsa", .layout = interleaved, .indexer = first_interleaved},
       {.architecture = "glmocr", .layout = interleaved},
@@ -22742,9 +22761,11 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},
       {.architecture = "gptneoxjapanese"},
       {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
+      {.architecture = "granite4vision", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
+      {.architecture = "higgsaudiov2", .base = 500000, .head_dim = 128, .own_rule = true},
       {.architecture = "hrm", .head_dim = 128},
       {.architecture = "hunyuanv1dense"},
       {.architecture = "hunyuanv1moe"},
@@ -22754,22 +22775,24 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image)"},
       {.architecture = "hyperclovax", .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
+      {.architecture = "idefics"},
       {.architecture = "internlm2"},
       {.architecture = "jais2"},
       {.architecture = "jetmoe", .head_dim = 128},
       {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.architecture = "kimik2", .layout = interleaved},
       {.architecture = "kyutaispeechto"},
+      {.architecture = "lasrencoder", .causal = false},
       {.architecture = "lfm2", .base = 1e6},
       {.architecture = "lfm2moe", .base = 1e6},
       {.architecture = "llama"},
       {.architecture = "longcatflash", .layout = interleaved, .base = 1e7},
-      {.architecture = "mimi"},
+      {.architecture = "mimi", .sliding_window = 250, .slides = every},
       {.architecture = "minicpm"},
       {.architecture = "minicpm3"},
       {.architecture = "minimax", .base = 1e6},
-      {.architecture = "ministral"},
-      {.architecture = "ministral3", .head_dim = 128, .queries = beta, .own_rule = true},
+      {.architecture = "ministral", .sliding_window = 4096, .slides = every},
+      {.architecture = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
       {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
@@ -22796,18 +22819,38 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .slides_if_asked = true,
        .mrope_spread = true},
       {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
+      {.architecture = "peaudioencoder",
+       .layout = interleaved,
+       .base = 20000,
+       .head_dim = 128,
+       .causal = false},
+      {.architecture = "peaudiovideoencoder",
+       .layout = interleaved,
+       .base = 20000,
+       .head_dim = 128,
+       .causal = false},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
+      {.architecture = "pevideoencoder",
+       .layout = interleaved,
+       .base = 20000,
+       .head_dim = 128,
+       .causal = false},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
       {.architecture = "phi3", .slides = every},
       {.architecture = "phi3v"},
-      {.architecture = "phi4multimodal"},
+      {.architecture = "phi4multimodal", .slides = every},
       {.architecture = "phimoe", .base = 1e6, .slides = every},
       {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.architecture = "qwen2", .slides = from_max_window_layers, .slides_if_asked = true},
-      {.architecture = "qwen25omni", .base = 1e6},
-      {.architecture = "qwen25vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen25omni", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
+      {.architecture = "qwen25omnitalker",
+       .base = 1e6,
+       .head_dim = 128,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
+      {.architecture = "qwen25vl", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen2moe", .slides = not_known, .slides_if_asked = true},
-      {.architecture = "qwen2vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen2vl", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen3", .head_dim = 128, .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen35",
        .partial_rotary_factor = 0.25,
@@ -22822,6 +22865,8 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "qwen3moe", .slides = not_known, .slides_if_asked = true},
       {.architecture = "qwen3next", .partial_rotary_factor = 0.25, .head_dim = 256},
       {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
+      {.architecture = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
+      {.architecture = "qwen3omnimoetalkercodepredictor", .head_dim = 128},
       {.architecture = "qwen3vl",
        .base = 500000,
        .head_dim = 128,
@@ -22832,6 +22877,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .head_dim = 128,
        .mrope_interleaved = true,
        .mrope_side = 20},
+      {.architecture = "roformer", .layout = interleaved, .causal = false},
       {.architecture = "seedoss"},
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
@@ -22852,8 +22898,15 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
-      {.architecture = "voxtralrealtime", .nested_head_dim = 128, .nested_base = 1e6},
+      {.architecture = "voxtralrealtime",
+       .nested_head_dim = 128,
+       .nested_base = 1e6,
+       .nested_window = 8192,
+       .sliding_window = 4096,
+       .slides = every},
+      {.architecture = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
       {.architecture = "xcodec2", .head_dim = 64},
+      {.architecture = "youtu", .layout = interleaved},
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
@@ -22878,25 +22931,109 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-struct refused_architecture {
-  std::string_view architecture;  // as plain_architecture spells it
-  std::string_view reason;        // what follows its name
+/// Why an architecture has no record.
+enum class refusal {
+  in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
+  axes,        // its tokens lie on more than one axis, so that no layout makes it right
+  other_turn,  // what turns is not a head of queries and keys by one position
+  parts,       // it has several parts, which say each for itself
+  no_turn      // nothing turns
 };
 
-/// Why an architecture has no record; empty where it has one, or where nothing is known of it.
-inline std::string_view reason_to_refuse(std::string_view architecture) {
+struct refused_architecture {
+  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view reason;        // what follows its name; for axes, what makes the frequencies
+  refusal kind = refusal::in_doubt;
+};
+
+/// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
+///
+/// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
+inline const refused_architecture* refused_architecture_of(std::string_view architecture) {
+  using enum refusal;
   static constexpr refused_architecture refused[] = {
+      {.architecture = "blt",
+       .reason = "patcher_config, encoder_config, decoder_config and global_config",
+       .kind = parts},
       {.architecture = "cosmos3edge", .reason = "which channels its class turns is not known"},
+      {.architecture = "deepseekocr2encoder", .reason = "its mask and positions are not known"},
       {.architecture = "minimaxm2",
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "minimaxm3vl",
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
+      {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "edgetamvideo", .reason = "axial", .kind = axes},
+      {.architecture = "efficientloftr", .reason = "axial", .kind = axes},
+      {.architecture = "eomtdinov3", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "kimik25vision", .reason = "axial", .kind = axes},
+      {.architecture = "lightglue", .reason = "along_directions, with learned directions", .kind = axes},
+      {.architecture = "llama4visionmodel", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.architecture = "minimaxm3vlvision", .reason = "axial", .kind = axes},
+      {.architecture = "mlcdvisionmodel",
+       .reason = "qwen_vl_vision_frequencies, but for learned angles of the class token",
+       .kind = axes},
+      {.architecture = "museglimmervision", .reason = "axial", .kind = axes},
+      {.architecture = "paddleocrvlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "pixtral", .reason = "pixtral_frequencies", .kind = axes},
+      {.architecture = "qwen25omnivisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen25vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen2vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen35moevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "sam2video", .reason = "axial", .kind = axes},
+      {.architecture = "sam3trackervideo", .reason = "axial", .kind = axes},
+      {.architecture = "sam3vitmodel", .reason = "axial", .kind = axes},
+      {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "vjepa2", .reason = "axial", .kind = axes},
+      {.architecture = "clvpencoder", .reason = "turns values too", .kind = other_turn},
+      {.architecture = "musicflamingo",
+       .reason = "turns features of sound by their time in seconds",
+       .kind = other_turn},
+      {.architecture = "qwen25omnidit",
+       .reason = "turns the first head of every layer and no other",
+       .kind = other_turn},
+      {.architecture = "seamlessm4t",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "wav2vec2bert",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "wav2vec2conformer",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
+      {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
+      {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
+      {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
+      {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},
+      {.architecture = "nemotronh", .reason = "no positions", .kind = no_turn},
+      {.architecture = "opt", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = no_turn},
+      {.architecture = "roberta", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
+      {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
   };
   for (const refused_architecture& one : refused)
-    if (one.architecture == architecture) return one.reason;
-  return {};
+    if (one.architecture == architecture) return &one;
+  return nullptr;
 }
 
 }  // namespace detail
@@ -23088,6 +23225,27 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
   return {};
 }
 
+/// Refuses the file, unless `layout_given` and that alone makes it right.
+template <class J>
+void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
+            bool layout_given) {
+  const std::string reason(refused.reason);
+  if (refused.kind == refusal::in_doubt && layout_given) return;
+  const std::string rule =
+      refused.kind == refusal::in_doubt
+          ? "is one of which files and class disagree, or of which too little is known: " + reason +
+                "; name the layout in the options to read the file as it is written"
+      : refused.kind == refusal::axes
+          ? "is one whose tokens have rows and columns, of which this function knows nothing; what makes its "
+            "frequencies is " +
+                reason
+      : refused.kind == refusal::parts
+          ? "is one of several parts; give this function the description of one of them: " + reason
+      : refused.kind == refusal::other_turn ? "is one with a rotation of its own, which " + reason
+                                            : "is one in which nothing turns: it has " + reason;
+  text.refuse("model_type", rule + ", got " + architecture);
+}
+
 /// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
 /// that the caller or the file names.
 template <class J>
@@ -23096,12 +23254,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
   hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
-  const std::string_view reason = reason_to_refuse(plain_architecture(architecture));
-  if (!known && !given && !reason.empty())
-    text.refuse(
-        "model_type",
-        "is one of which files and class disagree, or of which too little is known: " + std::string(reason) +
-            "; name the layout in the options to read the file as it is written, got " + architecture);
+  if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
+    refuse(text, *refused, architecture, given.has_value());
   if (!known && !given && !interleave)
     text.refuse(
         "model_type",
@@ -23111,6 +23265,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (text.path() == "text_config.") {
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
+    if (record.nested_window > 0) record.sliding_window = record.nested_window;
   }
   return record;
 }
@@ -23122,12 +23277,14 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
   if (!defaults.turns_if.empty()) {
     const std::string key(defaults.turns_if);
     const J* value = text.find(key.c_str());
-    const bool turns = value && ((value->is_boolean() && value->template get<bool>()) ||
-                                 (value->is_string() && value->template get<std::string>() == "rope") ||
-                                 (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
+    const bool turns =
+        value && ((value->is_boolean() && value->template get<bool>()) ||
+                  (value->is_string() && value->template get<std::string>() == defaults.turns_word) ||
+                  (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
     if (!turns)
       text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
-                                   " does: it must be true, \"rope\" or a dictionary with rope_theta");
+                                   " does: it must be true, \"" + std::string(defaults.turns_word) +
+                                   "\" or a dictionary with rope_theta");
   }
   if (defaults.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
@@ -23149,7 +23306,9 @@ struct head_shape {
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  const auto heads = text.index_of({"num_attention_heads", "n_head", "n_heads"});  // n_: GPT-J, CodeGen, DBRX
+  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine
+  const auto heads =
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
@@ -24168,24 +24327,34 @@ class hugging_face_groups {
                          longest_layer_type, " characters, got ", type.size()));
   }
 
-  /// rope_parameters with one dictionary per layer type.
+  /// Adds the layers of the type to those that do not turn.
+  void leave_out(const std::string& type) {
+    std::vector<Index>& without = model_.layers_without_rope;
+    for (std::size_t i = 0; i < model_.layers.size(); ++i)
+      if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
+    std::sort(without.begin(), without.end());
+    without.erase(std::unique(without.begin(), without.end()), without.end());
+  }
+
+  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not turn.
   bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside;
+    std::vector<std::string> beside, unturned;
     bool nested = false;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
       if (!item.value().is_object()) {
-        if (!item.value().is_null()) beside.push_back(key);
+        (item.value().is_null() ? unturned : beside).push_back(key);
         continue;
       }
       nested = true;
       check_name(key, path.substr(0, path.size() - 1));
       maker_.add(key, &item.value(), path + key + ".");
     }
-    if (nested)
-      for (const std::string& key : beside)
-        maker_.warn(path + key + " lies beside the layer types and has no effect");
-    return nested;
+    if (!nested) return false;
+    for (const std::string& key : unturned) leave_out(key);
+    for (const std::string& key : beside)
+      maker_.warn(path + key + " lies beside the layer types and has no effect");
+    return true;
   }
 
   json_reader<J>& text_;
@@ -24206,6 +24375,7 @@ class hugging_face_groups {
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 
@@ -24215,16 +24385,23 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether a token sees only tokens before it.
+/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
+/// text do.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
-  return defaults.causal && !text.boolean("use_bidirectional_attention").value_or(false);
+  const char* const key = "use_bidirectional_attention";
+  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
+  const std::string both_ways = text.text(key).value_or("");
+  if (both_ways != "all" && both_ways != "vision")
+    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
+  return defaults.causal && both_ways == "vision";
 }
 
 /// attention_options::window of the layers that slide; 0: none does; not_known_window.
 ///
 /// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, and so does
-/// a Gemma 3 with use_bidirectional_attention. A window of attention_options counts the token itself too.
+/// a Gemma 3 or 4 with use_bidirectional_attention. A window of attention_options counts the token itself
+/// too.
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
@@ -24232,8 +24409,11 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
              both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
-  if (!is_causal(text, defaults))
-    return window && defaults.architecture == "gemma3" ? *window / 2 + 1 : not_known_window;
+  if (!is_causal(text, defaults)) {
+    const std::string_view name = defaults.architecture;
+    const bool halves = name == "gemma3" || name.starts_with("gemma4") || name == "diffusiongemma";
+    return window && halves ? *window / 2 + 1 : not_known_window;
+  }
   if (window) return *window;
   if (defaults.sliding_window > 0) return static_cast<Index>(defaults.sliding_window);
   return defaults.slides == which_slide::every ? 0 : not_known_window;
@@ -24322,8 +24502,9 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers =
-        text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, range::layers);
+    const auto layers = text_.index_of(
+        {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
+        range::layers);
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
@@ -24333,10 +24514,13 @@ class hugging_face_importer {
     model_.windows = windows_of(text_, defaults_, model_.layers, layers);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
-    model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
-    model_.key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups"})
-            .value_or(model_.query_heads);
+    model_.query_heads =
+        text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
+            .value_or(0);
+    model_.key_heads = text_
+                           .index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                                      "decoder_num_key_value_heads"})
+                           .value_or(model_.query_heads);
     for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))

@@ -34,6 +34,27 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
   return {};
 }
 
+/// Refuses the file, unless `layout_given` and that alone makes it right.
+template <class J>
+void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
+            bool layout_given) {
+  const std::string reason(refused.reason);
+  if (refused.kind == refusal::in_doubt && layout_given) return;
+  const std::string rule =
+      refused.kind == refusal::in_doubt
+          ? "is one of which files and class disagree, or of which too little is known: " + reason +
+                "; name the layout in the options to read the file as it is written"
+      : refused.kind == refusal::axes
+          ? "is one whose tokens have rows and columns, of which this function knows nothing; what makes its "
+            "frequencies is " +
+                reason
+      : refused.kind == refusal::parts
+          ? "is one of several parts; give this function the description of one of them: " + reason
+      : refused.kind == refusal::other_turn ? "is one with a rotation of its own, which " + reason
+                                            : "is one in which nothing turns: it has " + reason;
+  text.refuse("model_type", rule + ", got " + architecture);
+}
+
 /// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
 /// that the caller or the file names.
 template <class J>
@@ -42,12 +63,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
   hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
-  const std::string_view reason = reason_to_refuse(plain_architecture(architecture));
-  if (!known && !given && !reason.empty())
-    text.refuse(
-        "model_type",
-        "is one of which files and class disagree, or of which too little is known: " + std::string(reason) +
-            "; name the layout in the options to read the file as it is written, got " + architecture);
+  if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
+    refuse(text, *refused, architecture, given.has_value());
   if (!known && !given && !interleave)
     text.refuse(
         "model_type",
@@ -57,6 +74,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (text.path() == "text_config.") {
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
+    if (record.nested_window > 0) record.sliding_window = record.nested_window;
   }
   return record;
 }
@@ -68,12 +86,14 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
   if (!defaults.turns_if.empty()) {
     const std::string key(defaults.turns_if);
     const J* value = text.find(key.c_str());
-    const bool turns = value && ((value->is_boolean() && value->template get<bool>()) ||
-                                 (value->is_string() && value->template get<std::string>() == "rope") ||
-                                 (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
+    const bool turns =
+        value && ((value->is_boolean() && value->template get<bool>()) ||
+                  (value->is_string() && value->template get<std::string>() == defaults.turns_word) ||
+                  (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
     if (!turns)
       text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
-                                   " does: it must be true, \"rope\" or a dictionary with rope_theta");
+                                   " does: it must be true, \"" + std::string(defaults.turns_word) +
+                                   "\" or a dictionary with rope_theta");
   }
   if (defaults.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
@@ -95,7 +115,9 @@ struct head_shape {
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  const auto heads = text.index_of({"num_attention_heads", "n_head", "n_heads"});  // n_: GPT-J, CodeGen, DBRX
+  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine
+  const auto heads =
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));

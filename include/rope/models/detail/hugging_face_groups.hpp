@@ -188,24 +188,34 @@ class hugging_face_groups {
                          longest_layer_type, " characters, got ", type.size()));
   }
 
-  /// rope_parameters with one dictionary per layer type.
+  /// Adds the layers of the type to those that do not turn.
+  void leave_out(const std::string& type) {
+    std::vector<Index>& without = model_.layers_without_rope;
+    for (std::size_t i = 0; i < model_.layers.size(); ++i)
+      if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
+    std::sort(without.begin(), without.end());
+    without.erase(std::unique(without.begin(), without.end()), without.end());
+  }
+
+  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not turn.
   bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside;
+    std::vector<std::string> beside, unturned;
     bool nested = false;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
       if (!item.value().is_object()) {
-        if (!item.value().is_null()) beside.push_back(key);
+        (item.value().is_null() ? unturned : beside).push_back(key);
         continue;
       }
       nested = true;
       check_name(key, path.substr(0, path.size() - 1));
       maker_.add(key, &item.value(), path + key + ".");
     }
-    if (nested)
-      for (const std::string& key : beside)
-        maker_.warn(path + key + " lies beside the layer types and has no effect");
-    return nested;
+    if (!nested) return false;
+    for (const std::string& key : unturned) leave_out(key);
+    for (const std::string& key : beside)
+      maker_.warn(path + key + " lies beside the layer types and has no effect");
+    return true;
   }
 
   json_reader<J>& text_;

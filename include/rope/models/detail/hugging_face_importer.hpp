@@ -74,8 +74,9 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers =
-        text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, range::layers);
+    const auto layers = text_.index_of(
+        {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
+        range::layers);
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
@@ -85,10 +86,13 @@ class hugging_face_importer {
     model_.windows = windows_of(text_, defaults_, model_.layers, layers);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
-    model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
-    model_.key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups"})
-            .value_or(model_.query_heads);
+    model_.query_heads =
+        text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
+            .value_or(0);
+    model_.key_heads = text_
+                           .index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                                      "decoder_num_key_value_heads"})
+                           .value_or(model_.query_heads);
     for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))

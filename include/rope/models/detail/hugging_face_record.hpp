@@ -59,10 +59,10 @@ struct hugging_face_record {
   double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
   Index head_dim = 0;  // 0: hidden_size / num_attention_heads
-  // What the class of a whole model fills in where its text_config has no head_dim, no base; 0: as in a file
-  // of the text model alone.
+  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
+  // in a file of the text model alone.
   Index nested_head_dim = 0;
-  double nested_base = 0;
+  double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that turn come last in a head
   bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
@@ -100,8 +100,9 @@ struct hugging_face_record {
   bool backwards = false;          // turns by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
-  std::string_view turns_if = {};  // no layer turns unless this key is true, "rope" or has a rope_theta
-  std::string_view note = {};      // what its layers do that a description has no word for: a warning
+  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
+  std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 
 }  // namespace detail

@@ -12,25 +12,109 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-struct refused_architecture {
-  std::string_view architecture;  // as plain_architecture spells it
-  std::string_view reason;        // what follows its name
+/// Why an architecture has no record.
+enum class refusal {
+  in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
+  axes,        // its tokens lie on more than one axis, so that no layout makes it right
+  other_turn,  // what turns is not a head of queries and keys by one position
+  parts,       // it has several parts, which say each for itself
+  no_turn      // nothing turns
 };
 
-/// Why an architecture has no record; empty where it has one, or where nothing is known of it.
-inline std::string_view reason_to_refuse(std::string_view architecture) {
+struct refused_architecture {
+  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view reason;        // what follows its name; for axes, what makes the frequencies
+  refusal kind = refusal::in_doubt;
+};
+
+/// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
+///
+/// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
+inline const refused_architecture* refused_architecture_of(std::string_view architecture) {
+  using enum refusal;
   static constexpr refused_architecture refused[] = {
+      {.architecture = "blt",
+       .reason = "patcher_config, encoder_config, decoder_config and global_config",
+       .kind = parts},
       {.architecture = "cosmos3edge", .reason = "which channels its class turns is not known"},
+      {.architecture = "deepseekocr2encoder", .reason = "its mask and positions are not known"},
       {.architecture = "minimaxm2",
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "minimaxm3vl",
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
+      {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "edgetamvideo", .reason = "axial", .kind = axes},
+      {.architecture = "efficientloftr", .reason = "axial", .kind = axes},
+      {.architecture = "eomtdinov3", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "kimik25vision", .reason = "axial", .kind = axes},
+      {.architecture = "lightglue", .reason = "along_directions, with learned directions", .kind = axes},
+      {.architecture = "llama4visionmodel", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.architecture = "minimaxm3vlvision", .reason = "axial", .kind = axes},
+      {.architecture = "mlcdvisionmodel",
+       .reason = "qwen_vl_vision_frequencies, but for learned angles of the class token",
+       .kind = axes},
+      {.architecture = "museglimmervision", .reason = "axial", .kind = axes},
+      {.architecture = "paddleocrvlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "pixtral", .reason = "pixtral_frequencies", .kind = axes},
+      {.architecture = "qwen25omnivisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen25vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen2vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen35moevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "sam2video", .reason = "axial", .kind = axes},
+      {.architecture = "sam3trackervideo", .reason = "axial", .kind = axes},
+      {.architecture = "sam3vitmodel", .reason = "axial", .kind = axes},
+      {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "vjepa2", .reason = "axial", .kind = axes},
+      {.architecture = "clvpencoder", .reason = "turns values too", .kind = other_turn},
+      {.architecture = "musicflamingo",
+       .reason = "turns features of sound by their time in seconds",
+       .kind = other_turn},
+      {.architecture = "qwen25omnidit",
+       .reason = "turns the first head of every layer and no other",
+       .kind = other_turn},
+      {.architecture = "seamlessm4t",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "wav2vec2bert",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "wav2vec2conformer",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
+      {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
+      {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
+      {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
+      {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},
+      {.architecture = "nemotronh", .reason = "no positions", .kind = no_turn},
+      {.architecture = "opt", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = no_turn},
+      {.architecture = "roberta", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
+      {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
   };
   for (const refused_architecture& one : refused)
-    if (one.architecture == architecture) return one.reason;
-  return {};
+    if (one.architecture == architecture) return &one;
+  return nullptr;
 }
 
 }  // namespace detail

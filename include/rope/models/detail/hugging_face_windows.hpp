@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rope/config.hpp>
@@ -19,16 +20,23 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether a token sees only tokens before it.
+/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
+/// text do.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
-  return defaults.causal && !text.boolean("use_bidirectional_attention").value_or(false);
+  const char* const key = "use_bidirectional_attention";
+  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
+  const std::string both_ways = text.text(key).value_or("");
+  if (both_ways != "all" && both_ways != "vision")
+    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
+  return defaults.causal && both_ways == "vision";
 }
 
 /// attention_options::window of the layers that slide; 0: none does; not_known_window.
 ///
 /// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, and so does
-/// a Gemma 3 with use_bidirectional_attention. A window of attention_options counts the token itself too.
+/// a Gemma 3 or 4 with use_bidirectional_attention. A window of attention_options counts the token itself
+/// too.
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
@@ -36,8 +44,11 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
              both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
-  if (!is_causal(text, defaults))
-    return window && defaults.architecture == "gemma3" ? *window / 2 + 1 : not_known_window;
+  if (!is_causal(text, defaults)) {
+    const std::string_view name = defaults.architecture;
+    const bool halves = name == "gemma3" || name.starts_with("gemma4") || name == "diffusiongemma";
+    return window && halves ? *window / 2 + 1 : not_known_window;
+  }
   if (window) return *window;
   if (defaults.sliding_window > 0) return static_cast<Index>(defaults.sliding_window);
   return defaults.slides == which_slide::every ? 0 : not_known_window;
