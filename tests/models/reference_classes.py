@@ -12,6 +12,7 @@ pair, and what scores are multiplied by, is in the modeling files: see reference
 laws/reference_classes.test.cpp imports each of these files and compares. Deterministic: nothing depends on time or machine.
 """
 import json
+import math
 import os
 import re
 import sys
@@ -35,7 +36,7 @@ def plain(value):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value)
 
@@ -62,10 +63,10 @@ def rotation_of(dictionary, config):
 def answers_of(config):
     parameters = config.rope_parameters
     types = getattr(config, "layer_types", None)
-    names = set(getattr(config, "_rope_type_labels", None) or types or [])
     expect = {}
-    if parameters and names and set(parameters) <= names:
-        expect["groups"] = {name: rotation_of(one, config) for name, one in parameters.items() if one}
+    nested = {str(name): one for name, one in parameters.items() if isinstance(one, dict)}
+    if nested:  # what lies beside them has no effect; null: layers of that type do not turn
+        expect["groups"] = {name: rotation_of(one, config) for name, one in nested.items()}
     else:
         expect["all"] = rotation_of(parameters, config)
     if types and all(isinstance(one, str) for one in types):
@@ -104,7 +105,7 @@ def main():
         file.write('{\n  "source": "Hugging Face transformers %s, configuration classes made without arguments",\n' %
                    transformers.__version__)
         file.write('  "records": [\n')
-        file.write(",\n".join("    " + json.dumps(one) for one in records))
+        file.write(",\n".join("    " + json.dumps(one, allow_nan=False) for one in records))
         file.write("\n  ]\n}\n")
     text = sum(1 for one in records if one["kind"] == "text")
     print(f"{len(records)} classes with rope_parameters, {text} of them of text; {len(without)} without; {len(failed)} not made")

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// The files that the configuration classes of Hugging Face transformers write of themselves, and what they say of their own
+// rotation: records/transformers_classes.json, written by reference_classes.py. Each is read twice: as it is written, and
+// with nothing but its sizes, so that the defaults of the class are needed.
+#include <cstddef>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <rope/models.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/model_configs.hpp"
+
+namespace {
+
+using rope::Index;
+using testing::json;
+
+json records_named(const std::string& name) {
+  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return json::parse(file);
+}
+
+/// The file with its sizes alone.
+json sizes_of(const json& config) {
+  json sizes = json::object();
+  for (const char* key :
+       {"model_type", "hidden_size", "d_model", "num_attention_heads", "n_heads", "num_key_value_heads",
+        "num_hidden_layers", "n_layers", "num_layers", "qk_nope_head_dim", "qk_rope_head_dim", "kv_channels",
+        "attention_head_dim", "max_position_embeddings", "decoder_num_attention_heads",
+        "decoder_num_hidden_layers"})
+    if (config.contains(key)) sizes[key] = config.at(key);
+  return sizes;
+}
+
+/// What a group says otherwise than the class.
+std::string difference(const rope::layer_group* group, const std::string& name, const json& said,
+                       bool latent) {
+  if (!group) return name + ": there is no such group; ";
+  std::string found;
+  if (json(group->base) != said.at("base").get<double>())
+    found +=
+        name + ": base is " + json(group->base).dump() + ", of the class " + said.at("base").dump() + "; ";
+  if (group->rule != said.at("rule"))
+    found += name + ": rule is " + group->rule + ", of the class " + said.at("rule").dump() + "; ";
+  if (said.contains("share") && !latent && group->rule != "proportional") {
+    const Index width =
+        static_cast<Index>(static_cast<double>(group->head_dim) * said.at("share").get<double>());
+    if (group->rotary_dim() != width - width % 2)
+      found += name + ": " + std::to_string(group->rotary_dim()) + " channels turn, of the class " +
+               std::to_string(width) + "; ";
+  }
+  return found;
+}
+
+/// What the import of `file` says otherwise than the class.
+std::string difference(const json& record, const json& file) {
+  const rope::model_rope model = rope::import_hugging_face(file);
+  const json& expect = record.at("expect");
+  const json& config = record.at("config");
+  const bool latent = config.contains("qk_rope_head_dim");
+  std::string found;
+  if (expect.contains("all"))
+    for (const rope::layer_group& group : model.groups)
+      found += difference(&group, group.layer_type, expect.at("all"), latent);
+  const json groups = expect.value("groups", json::object());
+  const json names = {{"main", "sliding_attention"}, {"compress", "compressed_sparse_attention"}};
+  for (const auto& item : groups.items())
+    found += difference(model.group(names.value(item.key(), item.key())), item.key(), item.value(), latent);
+  const json layers = expect.value("layers", config.value("layer_types", json::array()));
+  if (!model.layers.empty() && model.groups.size() > 1)
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      if (i >= model.layers.size() || model.layers[i] != layers.at(i)) {
+        found += "layer " + std::to_string(i) + " is of another type than " + layers.at(i).dump() + "; ";
+        break;
+      }
+  return found;
+}
+
+struct count {
+  int agree = 0, refused = 0, wrong = 0;
+  std::set<std::string> unexplained = {}, unused = {};
+};
+
+/// Reads every file of the kind; `says` is why some of them are refused, by model_type.
+count count_of(const json& records, const std::string& kind, const json& says, bool sizes_only) {
+  count result;
+  for (const json& record : records) {
+    if (record.at("kind") != kind) continue;
+    const std::string type = record.at("config").at("model_type");
+    try {
+      const std::string found =
+          difference(record, sizes_only ? sizes_of(record.at("config")) : record.at("config"));
+      if (!found.empty()) {
+        ++result.wrong;
+        result.unexplained.insert(type + ": " + found);
+      } else {
+        ++result.agree;
+        if (says.contains(type)) result.unused.insert(type);
+      }
+    } catch (const std::exception& error) {
+      const std::string reason = says.value(type, "?");
+      if (std::string(error.what()).find(reason) == std::string::npos)
+        result.unexplained.insert(type + ": " + error.what());
+      else
+        ++result.refused;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the files that the classes of transformers write import as the classes say, or are refused for a known "
+    "reason",
+    "[models]") {
+  const json file = records_named("transformers_classes"), reasons = records_named("transformers_refused");
+  for (const char* kind : {"text", "other"})
+    for (const bool sizes_only : {false, true}) {
+      const bool text = std::string(kind) == "text";
+      const count found = count_of(file.at("records"), kind,
+                                   reasons.at(!text        ? "other"
+                                              : sizes_only ? "sizes"
+                                                           : "written"),
+                                   sizes_only);
+      CAPTURE(kind, sizes_only, found.agree, found.refused, found.wrong);
+      for (const std::string& one : found.unexplained) FAIL_CHECK(one);
+      for (const std::string& one : found.unused) FAIL_CHECK(one << " is not refused");
+      if (text) CHECK(found.agree >= (sizes_only ? 125 : 140));
+      if (const char* print = std::getenv("ROPE_PRINT_COUNTS"); print)
+        WARN(kind << (sizes_only ? ", sizes alone: " : ": ") << found.agree << " import and agree, "
+                  << found.refused << " are refused with a reason, " << found.unexplained.size()
+                  << " neither");
+    }
+}
