@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/hash.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
