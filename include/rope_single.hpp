@@ -24929,16 +24929,14 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
       ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
                                                     table_extents[a], " cells, got ", extents[a]));
   detail::cells("grid_ids", table_extents);
-  const Index rows = detail::cells("grid_ids", extents);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(rows), 0);
-  Index repeat = rows;  // rows for which a coordinate stays
-  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
-    repeat /= extents[a];
-    for (Index r = 0; r < rows; ++r) {
+  const number_array<std::int64_t> grid = detail::walk_grid<std::int64_t>(
+      "grid_ids", extents, [](std::size_t /*axis*/, Index i) { return std::int64_t{i}; });
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
+  for (Index r = 0; r < grid.rows(); ++r)
+    for (std::size_t a = 0; a < extents.size(); ++a) {
       std::int64_t& id = ids[static_cast<std::size_t>(r)];
-      id = id * table_extents[a] + r / repeat % extents[a];
+      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
     }
-  }
   return ids;
 }
 
