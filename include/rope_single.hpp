@@ -179,16 +179,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <algorithm>  // std::min, std::max
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
@@ -207,7 +197,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 #define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 
-#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <algorithm>  // std::min, std::max, std::lower_bound, std::upper_bound
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -1454,14 +1444,25 @@ struct position_rule {
   bool meets(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
+  /// Whether all of them are.
+  bool covers(std::int64_t low, std::int64_t high) const {
+    return (low >= near_first && high <= near_last) || (low >= 0 && high < sinks_end);
+  }
 };
+
+/// How the positions of the keys of a row follow one another: each is one more than the one before, or not
+/// less, or anything.
+enum class key_order { contiguous, ascending, any };
 
 /// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
 /// do not decide, sees_key() holds.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
-      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
+      : visibility(options, shape, order_of_lists(options.key_positions, shape.keys)) {}
+  /// \param order  of the keys of every row, for callers who know it without a look at every position
+  visibility(const attention_options& options, const attention_shape& shape, key_order order)
+      : options_(options), shape_(shape), order_(order) {}
 
   const attention_options& options() const { return options_; }
   const attention_shape& shape() const { return shape_; }
@@ -1497,7 +1498,7 @@ class visibility {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b) {
       const Index count = key_count(b);
-      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
+      const bool ends_suffice = in_ranges() && options_.query_offsets.empty();
       for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
         range.include(key_position(b, j));
     }
@@ -1515,34 +1516,22 @@ class visibility {
     if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
     const Index end = s.first_key + static_cast<Index>(s.keys);
-    if (!in_order_) return {s.first_key, end, end, end};
-    // Positions are contiguous, so distances are differences of indices.
-    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
-                       position = query_position(b, i);
-    const auto index_of = [&](std::int64_t key_position) {
-      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
-      if (key_position <= start) return s.first_key;
-      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
-    };
-    // The first key that is at least so many positions behind the query.
-    const auto index_behind = [&](std::int64_t steps) {
-      return sum_is_position(position, steps) ? index_of(position + steps) : end;
-    };
-    const Index after = options_.causal ? index_behind(1) : end;
+    if (!in_ranges()) return {s.first_key, end, end, end};
+    const position_rule admits = rule_of(query_position(b, i));
+    const Index after = sum_is_position(admits.near_last, 1) ? key_from(b, s, admits.near_last + 1) : end;
     if (options_.window == 0) return {s.first_key, after, after, after};
-    const Index first = index_of(advance(position, 1 - options_.window));
-    const Index last = options_.causal ? after : index_behind(options_.window);
-    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
+    return union_of(key_from(b, s, admits.near_first), after, key_from(b, s, 0),
+                    key_from(b, s, admits.sinks_end));
   }
 
   /// Whether ranges do not decide alone.
-  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
+  bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
 
   /// What the ranges leave open, for a key in keys_of().
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
-    return in_order_ || rule_of(query_position(b, i))(key_position(b, j));
+    return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
 
   /// What the rules of position admit for a query, and for some query of positions [first, last].
@@ -1561,8 +1550,10 @@ class visibility {
     return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
   }
 
-  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
-  bool in_order() const { return in_order_; }
+  /// Whether keys are at contiguous positions.
+  bool in_order() const { return order_ == key_order::contiguous; }
+  /// Whether their positions do not decrease, so that keys_of() decides by position.
+  bool in_ranges() const { return order_ != key_order::any; }
 
   /// Positions of the keys of row b where they are listed.
   const std::int64_t* listed_key_positions(Index b) const {
@@ -1607,19 +1598,34 @@ class visibility {
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
 
-  bool keys_in_order() const {
-    const auto list = options_.key_positions;
-    for (std::size_t j = 1; j < list.size(); ++j)
-      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
-          (list[j] < list[j - 1] ||
-           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
-        return false;
-    return true;
+  /// The first key of a segment of row b at a position not before `position`, or its end; keys are in ranges.
+  Index key_from(Index b, const segment& s, std::int64_t position) const {
+    const auto keys = static_cast<Index>(s.keys);
+    if (order_ == key_order::ascending) {
+      const std::int64_t* list = listed_key_positions(b);
+      return static_cast<Index>(std::lower_bound(list, list + keys, position) - list);
+    }
+    const std::int64_t start = keys == 0 ? 0 : key_position(b, s.first_key);
+    if (position <= start) return s.first_key;
+    const auto ahead = static_cast<std::uint64_t>(position) - static_cast<std::uint64_t>(start);
+    return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
+  }
+
+  /// The order of rows of `keys` listed positions.
+  static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
+    key_order order = key_order::contiguous;
+    for (; !list.empty(); list = list.subspan(static_cast<std::size_t>(keys)))
+      for (std::size_t j = 1; j < static_cast<std::size_t>(keys); ++j) {
+        if (list[j] < list[j - 1]) return key_order::any;
+        if (static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
+          order = key_order::ascending;
+      }
+    return order;
   }
 
   attention_options options_;
   attention_shape shape_;
-  bool in_order_;
+  key_order order_;
 };
 
 }  // namespace detail
@@ -1714,6 +1720,11 @@ namespace detail {
 struct tile_range {
   Index first, last;
   bool empty() const { return first >= last; }
+  /// Grows to hold another one.
+  void include(const tile_range& other) {
+    if (other.empty()) return;
+    *this = empty() ? other : tile_range{(std::min)(first, other.first), (std::max)(last, other.last)};
+  }
 };
 
 /// The packets of `lanes` keys that a range touches.
@@ -1722,22 +1733,44 @@ tile_range packets_of(tile_range range) {
   return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
 }
 
-/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
-/// this part may be hidden.
+/// What a query sees of a tile: nothing outside `range`, and all of it unless it has holes.
 struct row_in_tile {
   tile_range range;
   bool has_holes;
+
+  bool sees_all(Index count) const { return range.first == 0 && range.last == count && !has_holes; }
 };
 
-inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+/// The part of a query's keys that lies in [begin, begin + count), relative to begin.
+inline row_in_tile meet(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
   };
   const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
   if (low.empty() && high.empty()) return {{0, 0}, false};
-  if (low.empty()) return {high, by_key};
-  if (high.empty()) return {low, by_key};
+  if (low.empty()) return {high, false};
+  if (high.empty()) return {low, false};
   return {{low.first, high.last}, true};
+}
+
+/// Takes from what a query sees the keys j for which hides(j) holds. Counted first, in a loop of vectors:
+/// most tiles are seen or hidden as a whole.
+void hide(row_in_tile& row, const auto& hides) {
+  int hidden = 0;
+  for (Index j = row.range.first; j < row.range.last; ++j) hidden += hides(j) ? 1 : 0;
+  if (hidden == row.range.last - row.range.first) row = {{0, 0}, false};
+  if (hidden == 0 || row.range.empty()) return;
+  for (; hides(row.range.first); --hidden) ++row.range.first;
+  for (; hides(row.range.last - 1); --hidden) --row.range.last;
+  row.has_holes = row.has_holes || hidden > 0;
+}
+/// The same for the entries of a mask or a bias from that of the first key of the tile on.
+template <class X>
+void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
+  if (step == 1)
+    hide(row, [&](Index j) { return hides(entries[j]); });
+  else
+    hide(row, [&](Index j) { return hides(entries[j * step]); });
 }
 
 /// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
@@ -1779,7 +1812,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
   std::fill(hidden + range.first, hidden + range.last, Mark{0});
   const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
   std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
-  if (!rules.in_order()) {
+  if (!rules.in_ranges()) {
     const position_rule admits = rules.rule_of(rules.query_position(b, i));
     const std::int64_t* positions = rules.listed_key_positions(b) + begin;
     for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
@@ -1800,28 +1833,111 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_WORKSPACE_HPP
+#define ROPE_BASE_WORKSPACE_HPP
 
-/// Which keys a block of queries sees, and in which tiles they are.
+#include <cstddef>
+
+
+/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The keys of query tokens [first, first + tokens) of row b.
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
+  }
+
+ protected:
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
+  ///                 file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
+    first() = this;
+  }
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+
+ private:
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+
+  void (*release_)(scratch_piece&);
+  scratch_piece* next_;
+};
+
+template <class T>
+class scratch_memory : scratch_piece {
+ public:
+  scratch_memory()
+      : scratch_piece(
+            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
+
+  T* at_least(std::size_t count) {
+    if (memory_.size() < count) memory_ = storage<T>(count);
+    return memory_.data();
+  }
+
+ private:
+  storage<T> memory_;
+};
+
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that keeps two users of the same T apart
+template <class User, class T>
+T* workspace(Index count) {
+  thread_local scratch_memory<T> memory;
+  return memory.at_least(static_cast<std::size_t>(count));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_WORKSPACE_HPP
+
+/// Which keys a block of queries sees, and who sees what of a tile of them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
+/// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
+/// segments, window, sinks, mask and bias, found once. One at a time per thread.
 class block_keys {
  public:
-  /// \param of_token  [tokens], receives the keys of each; outlives this
-  block_keys(const visibility& rules, Index b, Index first, Index tokens, key_set* of_token)
+  block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
       : rules_(rules),
         b_(b),
+        first_(first),
         tokens_(tokens),
-        of_token_(of_token),
+        first_head_(first_head),
+        heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
         begin_(rules.shape().keys),
         gap_end_(rules.shape().keys) {
+    struct keys_of_tokens {};
+    struct keys_of_rows {};
+    keys_ = workspace<keys_of_tokens, key_set>(tokens);
+    met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
     for (Index t = 0; t < tokens; ++t) {
-      const key_set keys = of_token[t] = rules.keys_of(b, first + t);
+      const key_set keys = keys_[t] = rules.keys_of(b, first + t);
       if (keys.empty()) continue;
-      positions_.include(rules.query_position(b, first + t));
       begin_ = (std::min)(begin_, keys.hull_begin());
       end_ = (std::max)(end_, keys.hull_end());
       gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
@@ -1829,39 +1945,94 @@ class block_keys {
     }
   }
 
+  const visibility& rules() const { return rules_; }
   /// All that any query may see lies in [begin, end).
   Index begin() const { return begin_; }
   Index end() const { return end_; }
+  /// The keys of a token, but for what a mask, a bias or positions in no order hide.
+  const key_set& of(Index token) const { return keys_[token - first_]; }
 
-  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one; the last tile ends
-  /// with the keys. Tiles begin at multiples of their size, so that how queries are cut into blocks never
-  /// shows.
-  void for_each_tile(Index size, const auto& tile) const {
+  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one, once it has been
+  /// looked at; the last tile ends with the keys. Tiles begin at multiples of their size, so that how queries
+  /// are cut into blocks never shows.
+  void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
       // Nothing is seen between the sinks and the window.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
       const Index count = (std::min)(size, end_ - n * size);
-      if (any_sees(n * size, count)) tile(n * size, count);
+      if (look_at(n * size, count)) tile(n * size, count);
     }
   }
 
+  /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
+  bool look_at(Index begin, Index count) {
+    begin_of_tile_ = begin;
+    hull_ = {0, 0};
+    all_see_all_ = true;
+    const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
+    for (Index t = 0; t < tokens_; ++t)
+      for (Index h = 0; h < heads_; ++h) {
+        const row_in_tile met = met_[t * heads_ + h] = look(t, h, count, held);
+        all_see_all_ = all_see_all_ && met.sees_all(count);
+        hull_.include(met.range);
+      }
+    return !hull_.empty();
+  }
+
+  Index begin_of_tile() const { return begin_of_tile_; }
+  /// The keys of the tile that any query may see.
+  const tile_range& hull() const { return hull_; }
+  bool all_see_all() const { return all_see_all_; }
+  /// What one query sees of the tile.
+  const row_in_tile& met(Index token, Index head) const {
+    return met_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+  }
+
  private:
-  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
-  bool any_sees(Index begin, Index count) const {
-    bool met = false;
-    for (Index t = 0; t < tokens_ && !met; ++t) met = !meet(of_token_[t], begin, count, false).range.empty();
-    if (!met || rules_.in_order()) return met;
+  static bool differs_by_head(const attention_options& options) {
+    return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
+  }
+
+  position_range positions_of_keys(Index begin, Index count) const {
     const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
     const auto [low, high] = std::minmax_element(keys, keys + count);
-    return rules_.rule_of(positions_.smallest, positions_.largest).meets(*low, *high);
+    position_range range;
+    range.include(*low);
+    range.include(*high);
+    return range;
+  }
+
+  /// \param held  the positions of the keys of the tile, where they are in no order
+  row_in_tile look(Index t, Index h, Index count, const position_range& held) const {
+    row_in_tile met = meet(keys_[t], begin_of_tile_, count);
+    const Index head = first_head_ + h, token = first_ + t;
+    if (!held.empty() && !met.range.empty()) {
+      const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
+      const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
+      if (!admits.meets(held.smallest, held.largest)) return {{0, 0}, false};
+      if (!admits.covers(held.smallest, held.largest))
+        hide(met, [&](Index j) { return !admits(positions[j]); });
+    }
+    if (const auto& mask = rules_.options().mask; mask && !met.range.empty())
+      hide(met, mask.at(b_, head, token) + begin_of_tile_ * mask.key_step(), mask.key_step(),
+           [](bool visible) { return !visible; });
+    if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
+      hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+           visibility::hides);
+    return met;
   }
 
   const visibility& rules_;
-  Index b_, tokens_;
-  const key_set* of_token_;
+  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
+  key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-  position_range positions_;       // of queries that may see a key
+
+  // The present tile.
+  Index begin_of_tile_ = 0;
+  tile_range hull_ = {0, 0};
+  bool all_see_all_ = false;
+  row_in_tile* met_;  // [tokens, heads]
 };
 
 }  // namespace detail
@@ -1869,6 +2040,16 @@ class block_keys {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 #define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
@@ -3911,83 +4092,6 @@ A saturated_to(double x) {
 #include <cstdint>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_WORKSPACE_HPP
-#define ROPE_BASE_WORKSPACE_HPP
-
-#include <cstddef>
-
-
-/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
-class scratch_piece {
- public:
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
-  }
-
- protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
-  ///                 file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
-    first() = this;
-  }
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
-  ~scratch_piece() {
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-
- private:
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-
-  void (*release_)(scratch_piece&);
-  scratch_piece* next_;
-};
-
-template <class T>
-class scratch_memory : scratch_piece {
- public:
-  scratch_memory()
-      : scratch_piece(
-            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
-
-  T* at_least(std::size_t count) {
-    if (memory_.size() < count) memory_ = storage<T>(count);
-    return memory_.data();
-  }
-
- private:
-  storage<T> memory_;
-};
-
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that keeps two users of the same T apart
-template <class User, class T>
-T* workspace(Index count) {
-  thread_local scratch_memory<T> memory;
-  return memory.at_least(static_cast<std::size_t>(count));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_WORKSPACE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 #define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
@@ -6938,7 +7042,6 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 #ifndef ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 #define ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 
-#include <algorithm>  // std::min, std::max
 #include <cstddef>
 
 
@@ -6956,39 +7059,30 @@ struct strip_rows {
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
-/// A strip of at most `most_rows` queries, and keys [begin, begin + count) of their row.
+/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
 template <Index most_rows>
 struct strip_in_tile {
   const visibility& rules;
   strip_rows rows;
-  const key_set* keys;
+  const block_keys& keys;
   Index begin;
   tile_range hull = {0, 0};  // keys of the tile that any row may see
   row_in_tile met[std::size_t(most_rows)];
 
-  /// \param keys_of_tokens  per token of the block that the strip is in, from its first token on
-  strip_in_tile(const visibility& of, const strip_rows& strip, const key_set* keys_of_tokens, Index first,
-                Index count)
-      : rules(of), rows(strip), keys(keys_of_tokens), begin(first) {
-    const bool by_key = rules.by_key();
+  strip_in_tile(const block_keys& of, const strip_rows& strip)
+      : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
     for (Index r = 0; r < rows.count; ++r) {
-      met[r] = r > 0 && rows.token_of(r) == rows.token_of(r - 1) ? met[r - 1]
-                                                                 : meet(keys_of(r), begin, count, by_key);
-      if (met[r].range.empty()) continue;
-      hull = hull.empty() ? met[r].range
-                          : tile_range{(std::min)(hull.first, met[r].range.first),
-                                       (std::max)(hull.last, met[r].range.last)};
+      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
+      hull.include(met[r].range);
     }
   }
-
-  const key_set& keys_of(Index r) const { return keys[rows.token_of(r) - rows.first_token]; }
 
   /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
   /// end of that part.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
-    return find_holes(rules, keys_of(r), rows.batch_row, rows.head_of(r), rows.token_of(r), begin,
-                      met[r].range, hidden);
+    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
+                      begin, met[r].range, hidden);
   }
 
   /// The entries of the bias of row r, from that of key 0 on.
@@ -7074,16 +7168,17 @@ class tile_softmax {
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
 
-  /// \param keys  per token of the block that the strip is in, from strip.first_token on
-  tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
-               Index count)
-      : strip_(rules, strip, keys, begin, count) {
+  tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
+  /// \param hull  keys of the tile that have scores even where no row sees them
+  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
+      : strip_(keys, strip) {
+    strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met(r).has_holes || met(r).range.first != hull().first ||
-               met(r).range.last != hull().last;
+      hides_ = hides_ || met(r).has_holes || met(r).range.first != strip_.hull.first ||
+               met(r).range.last != strip_.hull.last;
   }
 
-  /// Keys of the tile that any row sees.
+  /// Keys of the tile that any row sees, and those that have scores besides.
   const tile_range& hull() const { return strip_.hull; }
   /// Whether a row does not see some key of the hull.
   bool hides() const { return hides_; }
@@ -7148,6 +7243,9 @@ class tile_softmax {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
       channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
+    strip_.for_each_bias(r, [&](Index j, float added) {
+      row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+    });
     A seen = row[range.first];
     if (met(r).has_holes) {
       const Index first = strip_.mark_hidden(r, hidden_[r]);
@@ -7156,9 +7254,6 @@ class tile_softmax {
         return false;
       }
       const key_mark<A>* hidden = hidden_[r];
-      strip_.for_each_bias(r, [&](Index j, float added) {
-        row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
-      });
       seen = row[first];
       for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
     }
@@ -7599,18 +7694,19 @@ struct decode_results {
   static constexpr Index split = 1024;  // keys
 
   Index rows, channels;   // rows of all key heads, channels of a row
-  A* sums;                // [splits, rows, channels]
-  softmax_rows<A> state;  // [splits, rows]
+  A* sums;                // [places, rows, channels]
+  softmax_rows<A> state;  // [places, rows]
 
-  A* sums_of(Index s, Index row) const { return sums + (s * rows + row) * channels; }
-  softmax_rows<A> state_of(Index s, Index row) const {
-    return {state.maximum + s * rows + row, state.sum + s * rows + row};
+  A* sums_of(Index place, Index row) const { return sums + (place * rows + row) * channels; }
+  softmax_rows<A> state_of(Index place, Index row) const {
+    return {state.maximum + place * rows + row, state.sum + place * rows + row};
   }
 };
 
-/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads).
+/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads), and the
+/// place of its results.
 struct key_split {
-  Index b, split, first_head, heads;
+  Index b, split, place, first_head, heads;
 };
 
 template <class T, class Turn, class C>
@@ -7627,6 +7723,7 @@ class decode_split {
         b_(part.b),
         results_(results),
         split_(part.split),
+        place_(part.place),
         first_head_(part.first_head),
         heads_(part.heads),
         factors_(call.rules),
@@ -7634,7 +7731,6 @@ class decode_split {
         turn_((std::min)(tokens_of_turn(), call.k.run_from(0))) {
     struct decode_numbers {};
     struct decode_turned {};
-    struct decode_keys {};
     struct decode_care {};
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
@@ -7644,28 +7740,25 @@ class decode_split {
     tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
     buffers_.wide = tile_sums_ + rows_ * heads_ * call.v.head_dim;
     buffers_.turned = workspace<decode_turned, T>(copied);
-    visible_ = workspace<decode_keys, key_set>(call.q.tokens);
     careful_ = workspace<decode_care, char>(heads_);
   }
 
   void run() {
-    const block_keys keys(call_.rules, b_, 0, call_.q.tokens, visible_);
-    const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
-                end = (std::min)(keys.end(), (split_ + 1) * results_.split);
-    const Index last_head = first_head_ + heads_;
-    for (Index kv = first_head_; kv < last_head; ++kv) start(kv);
-    if (begin >= end) return;
-    for (Index kv = first_head_; kv < last_head; ++kv) load_queries(kv);
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
     // heads take turns, a few tokens each.
-    const Index at_once = heads_at_once();
-    for (Index kv = first_head_; kv < last_head; kv += at_once)
+    const Index at_once = heads_at_once(), last_head = first_head_ + heads_;
+    for (Index kv = first_head_; kv < last_head; kv += at_once) {
+      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), at_once * call_.group());
+      for (Index head = kv; head < kv + at_once; ++head) start(head, keys);
+      const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
+                  end = (std::min)(keys.end(), (split_ + 1) * results_.split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
         const key_place after =
             last_tile ? key_place{last ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
-        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
+        if (keys.look_at(tile, (std::min)(shape::tile, end - tile))) attend_tile(keys, kv, at_once, after);
       }
+    }
   }
 
  private:
@@ -7701,21 +7794,18 @@ class decode_split {
   A* queries_of(Index kv) const { return queries_ + (kv - first_head_) * rows_ * call_.q.head_dim; }
   A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
   char& careful(Index kv) { return careful_[kv - first_head_]; }
-  A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
-  softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
+  A* sums_of(Index kv) const { return results_.sums_of(place_, kv * rows_); }
+  softmax_rows<A> state_of(Index kv) const { return results_.state_of(place_, kv * rows_); }
 
-  void start(Index kv) {
+  void start(Index kv, const block_keys& keys) {
     const softmax_rows<A> state = state_of(kv);
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
     if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
-  }
-
-  void load_queries(Index kv) {
     const Index group = call_.group(), depth = call_.q.head_dim;
     for (Index t = 0; t < call_.q.tokens; ++t)
-      if (visible_[t].empty())
+      if (keys.of(t).empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
       else
         read_queries(call_, b_, t, kv * group, group, static_cast<A>(factors_.query), buffers_,
@@ -7723,10 +7813,9 @@ class decode_split {
   }
 
   /// \param after  the keys that are read after this tile
-  void attend_tile(Index head, Index heads, Index begin, Index count, const key_place& after) {
-    const tile_range hull =
-        strip_in_tile<shape::rows>(call_.rules, rows_of(head), visible_, begin, count).hull;
-    if (hull.empty()) return;
+  void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
     for (Index j = hull.first, next; j < hull.last; j = next) {
       next = turn_end(begin, j, hull);
       const token_source<C>& x = next == hull.last ? call_.v : call_.k;
@@ -7738,7 +7827,7 @@ class decode_split {
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) {
-      tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+      tile_softmax<A> softmax(keys, rows_of(kv), hull);
       softmax.run(scores_of(kv), factors_, state_of(kv));
       if constexpr (scales_apart<value_type>)
         multiply_by_scales(call_.v, b_, kv, begin, hull, scores_of(kv), rows_);
@@ -7820,15 +7909,14 @@ class decode_split {
   const call_type& call_;
   Index b_;
   decode_results<A> results_;
-  Index split_, first_head_, heads_;
+  Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index rows_, turn_;
   A* queries_;    // [heads, rows, head_dim]
   A* scores_;     // [heads, rows, tile]
   A* tile_sums_;  // [heads, rows, value_dim]
   row_buffers<T> buffers_;
-  key_set* visible_;  // [tokens]
-  char* careful_;     // [heads]: whether values are added key by key in this tile
+  char* careful_;  // [heads]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.
@@ -7836,15 +7924,15 @@ class decode_split {
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
 template <class T, class Turn, class C>
 void merge_splits(const attention_call<T, Turn, C>& call, Index b,
-                  const decode_results<arithmetic<T>>& results, Index splits, Index row) {
+                  const decode_results<arithmetic<T>>& results, Index places, Index row) {
   using A = arithmetic<T>;
   A* sums = results.sums_of(0, row);
   const softmax_rows<A> total = results.state_of(0, row);
-  for (Index s = 1; s < splits; ++s) {
-    const softmax_rows<A> part = results.state_of(s, row);
+  for (Index place = 1; place < places; ++place) {
+    const softmax_rows<A> part = results.state_of(place, row);
     if (equal(*part.sum, A(0))) continue;
     const joined_factors<A> factors = join(total, part);
-    add_shares<A>(sums, factors.total, results.sums_of(s, row), factors.part, call.v.head_dim);
+    add_shares<A>(sums, factors.total, results.sums_of(place, row), factors.part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   const Index i = row % rows / group, h = row / rows * group + row % group;
@@ -7892,7 +7980,6 @@ struct prefill_scratch {
   A* keys;    // [tile / width, depth, width]
   A* values;  // [value_panels, tile, width]
   row_buffers<T> buffers;
-  key_set* visible;  // [tokens]
 
   prefill_scratch(Index tokens, Index group, Index head_dim, Index value_channels)
       : strips((tokens * group + shape::rows - 1) / shape::rows),
@@ -7901,7 +7988,6 @@ struct prefill_scratch {
         value_panels(shape::padded(value_channels) / shape::width) {
     struct prefill_numbers {};
     struct prefill_turned {};
-    struct prefill_keys {};
     const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
     const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
     queries = workspace<prefill_numbers, A>(all_rows * (depth + 2 * (padded_values + 2)) +
@@ -7918,7 +8004,6 @@ struct prefill_scratch {
     values = keys + shape::tile * depth;
     buffers.wide = values + shape::tile * padded_values;
     buffers.turned = workspace<prefill_turned, T>(copied);
-    visible = workspace<prefill_keys, key_set>(tokens);
   }
 
   A* strip_queries(Index s) const { return queries + s * shape::rows * depth; }
@@ -7949,13 +8034,13 @@ class prefill_block {
       : call_(call),
         block_(block),
         factors_(call.rules),
+        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
         m_(block.tokens, block.heads, call.k.head_dim, call.v.head_dim) {}
 
   void run() {
-    const block_keys keys(call_.rules, block_.b, block_.first_token, block_.tokens, m_.visible);
     pack_queries();
-    Index run = keys.begin() / run_of_keys;
-    keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
+    Index run = keys_.begin() / run_of_keys;
+    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
       run = begin / run_of_keys;
       attend_tile(begin, count);
@@ -8005,7 +8090,7 @@ class prefill_block {
   void pack_queries() {
     const Index heads = block_.heads, rows = block_.tokens * heads;
     for (Index t = 0; t < block_.tokens; ++t)
-      if (!m_.visible[t].empty())
+      if (!keys_.of(block_.first_token + t).empty())
         read_queries(call_, block_.b, block_.first_token + t, block_.first_head, heads,
                      static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
                        const Index row = t * heads + g;
@@ -8046,7 +8131,7 @@ class prefill_block {
     bool known = false, finite = true;
     for (Index s = 0; s < m_.strips; ++s) {
       const strip_rows rows = rows_of(s);
-      tile_softmax<A> softmax(call_.rules, rows, m_.visible, begin, count);
+      tile_softmax<A> softmax(keys_, rows);
       const tile_range hull = softmax.hull();
       if (hull.empty()) continue;
       for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
@@ -8102,6 +8187,7 @@ class prefill_block {
   const call_type& call_;
   query_block block_;
   score_factors factors_;
+  block_keys keys_;
   prefill_scratch<T> m_;
   bool has_total_ = false;
 };
@@ -8174,36 +8260,64 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 
+/// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
+/// row, which holds its learned sink.
+struct seen_splits {
+  struct split_of_row {
+    Index b, split;
+  };
+  split_of_row* list;
+  Index count;
+};
+
+template <class T, class Turn, class C>
+seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
+  struct decode_splits {};
+  const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
+  seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
+  for (Index b = 0; b < call.q.batch; ++b) {
+    splits.list[splits.count++] = {b, 0};
+    block_keys(call.rules, b, 0, call.q.tokens, 0, call.q.heads)
+        .for_each_tile(size, [&](Index begin, Index /*count*/) {
+          if (begin > 0) splits.list[splits.count++] = {b, begin / size};
+        });
+  }
+  return splits;
+}
+
 template <class T, class Turn, class C, class Threads>
 void attend_splits(const attention_call<T, Turn, C>& call, const Threads& threads) {
   using A = arithmetic<T>;
   using results = decode_results<A>;
   struct decode_sums {};
   const Index rows = call.q.tokens * call.q.heads, channels = call.v.head_dim;
-  const Index splits = (std::max)(Index{1}, (call.k.tokens + results::split - 1) / results::split);
-  const Index size = splits * rows * (channels + 2);
-  A* memory = workspace<decode_sums, A>(call.q.batch * size);
-  const auto results_of = [&](Index b) {
-    A* sums = memory + b * size;
-    A* maximum = sums + splits * rows * channels;
-    return results{rows, channels, sums, {maximum, maximum + splits * rows}};
+  const seen_splits splits = splits_of(call, results::split);
+  const Index of_rows = splits.count;
+  A* memory = workspace<decode_sums, A>(of_rows * rows * (channels + 2));
+  const auto results_from = [&](Index place) {
+    A *maximum = memory + of_rows * rows * channels + place * rows, *sum = maximum + of_rows * rows;
+    return results{rows, channels, memory + place * rows * channels, {maximum, sum}};
   };
-  const Index keys = (std::min)(results::split, call.k.tokens), of_rows = call.q.batch * splits;
+  const Index keys = (std::min)(results::split, call.k.tokens);
   const Index available = available_threads(threads),
               wanted = available <= 1 ? 1 : tasks_per_thread * available;
   const Index heads = piece_of(call.k.heads, (std::min)(call.k.heads, (wanted + of_rows - 1) / of_rows)),
               parts = (call.k.heads + heads - 1) / heads;
   parallel_tasks(threads, of_rows * parts, rows / parts * keys * (call.k.head_dim + channels),
                  [&](Index task) {
-                   const Index part = task % parts, b = task / parts / splits;
-                   attend_split(call, results_of(b),
-                                {.b = b,
-                                 .split = task / parts % splits,
+                   const Index part = task % parts, place = task / parts;
+                   attend_split(call, results_from(0),
+                                {.b = splits.list[place].b,
+                                 .split = splits.list[place].split,
+                                 .place = place,
                                  .first_head = part * heads,
                                  .heads = (std::min)(heads, call.k.heads - part * heads)});
                  });
-  for (Index b = 0; b < call.q.batch; ++b)
-    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
+  for (Index place = 0, next; place < splits.count; place = next) {
+    const Index b = splits.list[place].b;
+    for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
+    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_from(place), next - place, row);
+  }
 }
 
 template <class T, class Turn, class C, class Threads>
@@ -8946,7 +9060,6 @@ struct attention_gradient_scratch {
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
   A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
-  key_set* visible;      // [tokens]
   tile_range* hulls;     // [strips]: keys of the tile that a strip sees
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
@@ -8955,7 +9068,6 @@ struct attention_gradient_scratch {
         key_panels(shape::panels(head_dim)),
         value_panels(shape::panels(value_dim)) {
     struct numbers {};
-    struct key_sets {};
     struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
@@ -8982,7 +9094,6 @@ struct attention_gradient_scratch {
     products = take(rows);
     runs.maximum = take(rows);
     runs.sum = take(rows);
-    visible = workspace<key_sets, key_set>(tokens);
     hulls = workspace<ranges, tile_range>(strips);
   }
 
@@ -9066,7 +9177,7 @@ struct attention_gradient_rows {
         group(of.group()),
         factors(rule),
         m(token_count, of.group(), of.k.head_dim, of.v.head_dim),
-        keys(rule, row, first_token, token_count, m.visible) {
+        keys(rule, row, first_token, token_count, key_head * of.group(), of.group()) {
     pack_queries();
     find_softmax();
   }
@@ -9083,7 +9194,7 @@ struct attention_gradient_rows {
   Index panel_stride() const { return m.rows * shape::width; }
 
   /// Calls tile(begin, count) for every tile that the block may see a key of.
-  void for_each_tile(const auto& tile) const { keys.for_each_tile(shape::tile, tile); }
+  void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
@@ -9132,7 +9243,7 @@ struct attention_gradient_rows {
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index t = 0; t < tokens; ++t) {
-      if (m.visible[t].empty()) continue;  // such a query may hold anything
+      if (keys.of(first + t).empty()) continue;  // such a query may hold anything
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {
@@ -9203,7 +9314,7 @@ struct attention_gradient_rows {
       run = begin / run_of_keys;
       pack_keys(begin, count);
       for (Index s = 0; s < m.strips; ++s) {
-        tile_softmax<A> softmax(rules, strip(s), m.visible, begin, count);
+        tile_softmax<A> softmax(keys, strip(s));
         if (softmax.hull().empty()) continue;
         multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);
@@ -9259,11 +9370,9 @@ class strip_slopes {
     const A *shifts, *factors, *products;
   };
 
-  /// \param keys    per token of the block that the strip is in, from strip.first_token on
   /// \param d_bias  laid out as the bias, or null
-  strip_slopes(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
-               Index count, double* d_bias)
-      : strip_(rules, strip, keys, begin, count), d_bias_(d_bias) {}
+  strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
+      : strip_(keys, strip), d_bias_(d_bias) {}
 
   /// Keys of the tile that any row may see.
   const tile_range& hull() const { return strip_.hull; }
@@ -9481,36 +9590,31 @@ class attention_gradient_block {
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
     // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
-    const bool careful = hides(begin) && !(rows_.finite && finite_keys(count));
+    const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
       turn_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
       turn_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
-      const strip_slopes<A> slopes = weigh(s, begin, count);
+      const strip_slopes<A> slopes = weigh(s);
       if (!careful) add_to_queries(s, slopes.hull());
     }
-    if (careful) return add_visible(tile, begin, count);
+    if (careful) return add_visible(tile);
     turn_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
 
-  /// Whether some query of the block does not see some key of a tile.
-  bool hides(Index begin) const {
-    const Index all = (std::min)(shape::tile, rows_.tape.k.tokens - begin);
-    for (Index t = 0; t < rows_.tokens; ++t) {
-      const row_in_tile met = meet(m_.visible[t], begin, all, rows_.rules.by_key());
-      if (met.has_holes || met.range.first != 0 || met.range.last != all) return true;
-    }
-    return false;
+  /// Whether some query of the block does not see some key of a tile, those behind its end included.
+  bool hides(Index begin, Index count) const {
+    return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
   bool finite_keys(Index count) const {
     return all_finite(m_.turned_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
 
   /// Weights and slopes of strip s.
-  strip_slopes<A> weigh(Index s, Index begin, Index count) {
-    strip_slopes<A> slopes(rows_.rules, rows_.strip(s), m_.visible, begin, count, d_bias_.data);
+  strip_slopes<A> weigh(Index s) {
+    strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
     const Index row = s * shape::rows;
     A *weights = m_.weights + row * shape::tile, *products = m_.slopes + row * shape::tile;
     m_.hulls[s] = slopes.hull();
@@ -9549,11 +9653,11 @@ class attention_gradient_block {
 
   /// The slow, careful sums: only pairs that see each other meet. Sums of this block and tile start at zero,
   /// as those of add_products do.
-  void add_visible(Index tile, Index begin, Index count) const {
-    add_visible_to_keys(begin, count, m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
-    add_visible_to_keys(begin, count, m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
+  void add_visible(Index tile) const {
+    add_visible_to_keys(m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
+    add_visible_to_keys(m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
     A* const of_row = m_.wide;  // no longer needed once keys and values are packed
-    for_each_row(begin, count, [&](Index row, const auto& for_each_key) {
+    for_each_row([&](Index row, const auto& for_each_key) {
       std::fill_n(of_row, m_.key_panels * shape::width, A(0));
       for_each_key([&](Index j) {
         for (Index p = 0; p < m_.key_panels; ++p)
@@ -9566,11 +9670,10 @@ class attention_gradient_block {
     });
   }
 
-  void add_visible_to_keys(Index begin, Index count, const A* numbers, const A* packed, Index panels,
-                           A* sums) const {
+  void add_visible_to_keys(const A* numbers, const A* packed, Index panels, A* sums) const {
     A* const of_tile = m_.wide;
     std::fill_n(of_tile, panels * sums_.panel_size, A(0));
-    for_each_row(begin, count, [&](Index row, const auto& for_each_key) {
+    for_each_row([&](Index row, const auto& for_each_key) {
       for_each_key([&](Index j) {
         for (Index p = 0; p < panels; ++p)
           add(numbers[row * shape::tile + j], packed + p * rows_.panel_stride() + row * shape::width,
@@ -9582,9 +9685,9 @@ class attention_gradient_block {
 
   /// Calls body(row, for_each_key) for the rows of the block, where for_each_key(pair) calls pair(j) for the
   /// keys of the tile that the row sees.
-  void for_each_row(Index begin, Index count, const auto& body) const {
+  void for_each_row(const auto& body) const {
     for (Index s = 0; s < m_.strips; ++s) {
-      strip_slopes<A> slopes(rows_.rules, rows_.strip(s), m_.visible, begin, count, nullptr);
+      strip_slopes<A> slopes(rows_.keys, rows_.strip(s), nullptr);
       for (Index r = 0; r < rows_.strip(s).count; ++r)
         body(s * shape::rows + r, [&](const auto& pair) { slopes.for_each_visible(r, pair); });
     }
@@ -12315,6 +12418,45 @@ class newest_tokens {
 
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_ORDERED_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_ORDERED_TOKENS_HPP
+
+#include <algorithm>  // std::min
+#include <cstdint>
+#include <span>
+
+
+/// What a cache knows of the order of positions, so that no step has to look at all of them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ..., and how many at positions
+/// that do not decrease.
+struct ordered_tokens {
+  Index counted = 0, ascending = 0;
+
+  /// Goes on in the positions of the row, of which those before the two counts are as they were.
+  void extend(std::span<const std::int64_t> positions) {
+    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
+    const auto size = static_cast<Index>(positions.size());
+    while (counted < size && at(counted) == counted) ++counted;
+    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
+  }
+  /// Tokens from `first` on are no longer what they were.
+  void forget_from(Index first) {
+    counted = (std::min)(counted, first);
+    ascending = (std::min)(ascending, first);
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_ORDERED_TOKENS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
 
@@ -12491,6 +12633,7 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
+        order_(sizes_.size()),
         positions_(at(batch * capacity)),
         newest_(batch) {}
 
@@ -12500,6 +12643,8 @@ class cache_rows {
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
+  /// What is known of the order of positions(b).
+  const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   bool empty() const {
     for (const Index size : sizes_)
       if (size > 0) return false;
@@ -12574,6 +12719,7 @@ class cache_rows {
     }
     for (std::size_t b = 0; b < sizes_.size(); ++b)
       sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
+    for (Index b = 0; b < batch_; ++b) order_[at(b)].extend(this->positions(b));
     newest_.append(tokens, counts);
   }
 
@@ -12591,7 +12737,7 @@ class cache_rows {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
-      find_next(b);
+      look_again(b, size);
     }
   }
   void remove(row_range rows, Index first, Index last) {
@@ -12599,7 +12745,7 @@ class cache_rows {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
       sizes_[at(b)] -= last - first;
-      find_next(b);
+      look_again(b, first);
     }
   }
 
@@ -12625,24 +12771,27 @@ class cache_rows {
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      find_next(b);
+      look_again(b, first);
     }
   }
   void copy_row(Index from, Index to) {
     std::copy_n(row(at(from)), size(from), row(at(to)));
     sizes_[at(to)] = sizes_[at(from)];
     next_[at(to)] = next_[at(from)];
+    order_[at(to)] = order_[at(from)];
     newest_.copy_row(from, to);
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
     std::swap(sizes_[at(a)], sizes_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(order_[at(a)], order_[at(b)]);
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(order_.begin(), order_.end(), ordered_tokens{});
     newest_.clear();
   }
   const newest_tokens& newest() const { return newest_; }
@@ -12653,15 +12802,19 @@ class cache_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
-  void find_next(Index b) {
+  /// Tokens from `first` on have changed.
+  void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
     next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+    order_[at(b)].forget_from(first);
+    order_[at(b)].extend(held);
   }
 
   moved_index batch_, capacity_;
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
+  std::vector<ordered_tokens> order_;
   storage<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };
@@ -14696,9 +14849,8 @@ class kv_cache {
     return rows().positions(rows().checked("kv_cache::order", b));
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
-  /// are at `row_starts{cache.next_positions()}`.
-  ///
-  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
+  /// a row is not an integer
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions("kv_cache::next_positions");
   }
@@ -14722,6 +14874,8 @@ class kv_cache {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// How many tokens of row b attention may take to be in order without a look at each.
+  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Copies new tokens behind the stored ones.
   ///
@@ -14887,9 +15041,8 @@ class kv_cache {
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }
 
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
-  ///
-  /// Throws:  std::invalid_argument if rows differ in size
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.  Throws:
+  /// std::invalid_argument if rows differ in size
   detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
   detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }
@@ -15022,6 +15175,8 @@ class latent_cache {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// How many tokens of row b attention may take to be in order without a look at each.
+  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
   /// those that the cache has rotated.
@@ -15723,11 +15878,43 @@ std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index 
   return {positions, static_cast<std::size_t>(count)};
 }
 
-/// Whether positions are 0, 1, 2, ...
-inline bool counted(std::span<const std::int64_t> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i)
-    if (positions[i] != static_cast<std::int64_t>(i)) return false;
-  return true;
+/// Whether the positions of row b are 0, 1, 2, ...
+template <class Cache>
+bool counted(const Cache& cache, Index b) {
+  return cache.ordered(b).counted == cache.size(b);
+}
+
+/// The positions of all tokens of row b.
+template <class Cache>
+position_range held_positions(const Cache& cache, Index b) {
+  const std::span<const std::int64_t> order = order_of(cache, b);
+  position_range range;
+  if (cache.ordered(b).ascending < cache.size(b))
+    for (const std::int64_t position : order) range.include(position);
+  else if (!order.empty())
+    range = {order.front(), order.back()};
+  return range;
+}
+template <class C>
+position_range held_positions(const ring_cache<C>& cache, Index b) {
+  position_range range;
+  for (const std::int64_t position : cache.order(b))
+    if (position != ring_cache<C>::no_position) range.include(position);
+  return range;
+}
+
+/// The rules of a call for row b, whose positions the options list.
+template <class Cache>
+visibility rules_of_row(const Cache& cache, Index b, const attention_options& options,
+                        const attention_shape& shape) {
+  if (counted(cache, b)) return {options, shape, key_order::contiguous};
+  return {options, shape,
+          cache.ordered(b).ascending == cache.size(b) ? key_order::ascending : key_order::any};
+}
+template <class C>
+visibility rules_of_row(const ring_cache<C>& /*cache*/, Index /*b*/, const attention_options& options,
+                        const attention_shape& shape) {
+  return {options, shape};
 }
 
 /// Where a cache with axes has token t of the newest `count` of row b, [axes].
@@ -15994,10 +16181,8 @@ class cached_call {
         read.include(0);
         read.include(rank_of(cache_, positions.back()));
       } else {
+        if (raw()) read = held_positions(cache_, b);
         for (const std::int64_t position : positions) read.include(position);
-        if (raw())
-          for (const std::int64_t position : order_of(cache_, b))
-            if (position != ring_cache<C>::no_position) read.include(position);
       }
       check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
     }
@@ -16022,7 +16207,7 @@ class cached_call {
       if (!counts_.empty() || q_.batch == 0) return false;
       const Index size = cache_.size(0);
       for (Index b = 0; b < q_.batch; ++b)
-        if (cache_.size(b) != size || !counted(order_of(cache_, b))) return false;
+        if (cache_.size(b) != size || !counted(cache_, b)) return false;
       head_view<const T> q = q_;
       if constexpr (rotates) {
         if (raw()) {
@@ -16047,16 +16232,16 @@ class cached_call {
     attention_options options = options_of_row(b, q.tokens, k.tokens);
     options.query_positions = positions;
     options.key_positions = order_of(cache_, b);
+    const visibility rules = rules_of_row(cache_, b, options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
     if constexpr (rotates) {
       if (raw()) {
-        const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
         detail::attend(
             attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}},
             threads_);
         return;
       }
     }
-    attention(rotated(q, positions), k, v, out, options, threads_);
+    detail::attend(attention_call<T, no_rotation, C>{rotated(q, positions), k, v, out, rules, {}}, threads_);
   }
 
   /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.

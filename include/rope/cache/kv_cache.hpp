@@ -87,9 +87,8 @@ class kv_cache {
     return rows().positions(rows().checked("kv_cache::order", b));
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
-  /// are at `row_starts{cache.next_positions()}`.
-  ///
-  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
+  /// a row is not an integer
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions("kv_cache::next_positions");
   }
@@ -113,6 +112,8 @@ class kv_cache {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// How many tokens of row b attention may take to be in order without a look at each.
+  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Copies new tokens behind the stored ones.
   ///
@@ -278,9 +279,8 @@ class kv_cache {
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }
 
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
-  ///
-  /// Throws:  std::invalid_argument if rows differ in size
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.  Throws:
+  /// std::invalid_argument if rows differ in size
   detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
   detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }

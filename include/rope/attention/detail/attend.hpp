@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min, std::max
 
+#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/prefill_kernel.hpp>
 #include <rope/attention/detail/rows.hpp>
@@ -75,36 +76,64 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 
+/// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
+/// row, which holds its learned sink.
+struct seen_splits {
+  struct split_of_row {
+    Index b, split;
+  };
+  split_of_row* list;
+  Index count;
+};
+
+template <class T, class Turn, class C>
+seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
+  struct decode_splits {};
+  const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
+  seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
+  for (Index b = 0; b < call.q.batch; ++b) {
+    splits.list[splits.count++] = {b, 0};
+    block_keys(call.rules, b, 0, call.q.tokens, 0, call.q.heads)
+        .for_each_tile(size, [&](Index begin, Index /*count*/) {
+          if (begin > 0) splits.list[splits.count++] = {b, begin / size};
+        });
+  }
+  return splits;
+}
+
 template <class T, class Turn, class C, class Threads>
 void attend_splits(const attention_call<T, Turn, C>& call, const Threads& threads) {
   using A = arithmetic<T>;
   using results = decode_results<A>;
   struct decode_sums {};
   const Index rows = call.q.tokens * call.q.heads, channels = call.v.head_dim;
-  const Index splits = (std::max)(Index{1}, (call.k.tokens + results::split - 1) / results::split);
-  const Index size = splits * rows * (channels + 2);
-  A* memory = workspace<decode_sums, A>(call.q.batch * size);
-  const auto results_of = [&](Index b) {
-    A* sums = memory + b * size;
-    A* maximum = sums + splits * rows * channels;
-    return results{rows, channels, sums, {maximum, maximum + splits * rows}};
+  const seen_splits splits = splits_of(call, results::split);
+  const Index of_rows = splits.count;
+  A* memory = workspace<decode_sums, A>(of_rows * rows * (channels + 2));
+  const auto results_from = [&](Index place) {
+    A *maximum = memory + of_rows * rows * channels + place * rows, *sum = maximum + of_rows * rows;
+    return results{rows, channels, memory + place * rows * channels, {maximum, sum}};
   };
-  const Index keys = (std::min)(results::split, call.k.tokens), of_rows = call.q.batch * splits;
+  const Index keys = (std::min)(results::split, call.k.tokens);
   const Index available = available_threads(threads),
               wanted = available <= 1 ? 1 : tasks_per_thread * available;
   const Index heads = piece_of(call.k.heads, (std::min)(call.k.heads, (wanted + of_rows - 1) / of_rows)),
               parts = (call.k.heads + heads - 1) / heads;
   parallel_tasks(threads, of_rows * parts, rows / parts * keys * (call.k.head_dim + channels),
                  [&](Index task) {
-                   const Index part = task % parts, b = task / parts / splits;
-                   attend_split(call, results_of(b),
-                                {.b = b,
-                                 .split = task / parts % splits,
+                   const Index part = task % parts, place = task / parts;
+                   attend_split(call, results_from(0),
+                                {.b = splits.list[place].b,
+                                 .split = splits.list[place].split,
+                                 .place = place,
                                  .first_head = part * heads,
                                  .heads = (std::min)(heads, call.k.heads - part * heads)});
                  });
-  for (Index b = 0; b < call.q.batch; ++b)
-    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
+  for (Index place = 0, next; place < splits.count; place = next) {
+    const Index b = splits.list[place].b;
+    for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
+    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_from(place), next - place, row);
+  }
 }
 
 template <class T, class Turn, class C, class Threads>

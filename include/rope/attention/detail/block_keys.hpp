@@ -7,30 +7,38 @@
 
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
 
-/// Which keys a block of queries sees, and in which tiles they are.
+/// Which keys a block of queries sees, and who sees what of a tile of them.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The keys of query tokens [first, first + tokens) of row b.
+/// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
+/// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
+/// segments, window, sinks, mask and bias, found once. One at a time per thread.
 class block_keys {
  public:
-  /// \param of_token  [tokens], receives the keys of each; outlives this
-  block_keys(const visibility& rules, Index b, Index first, Index tokens, key_set* of_token)
+  block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
       : rules_(rules),
         b_(b),
+        first_(first),
         tokens_(tokens),
-        of_token_(of_token),
+        first_head_(first_head),
+        heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
         begin_(rules.shape().keys),
         gap_end_(rules.shape().keys) {
+    struct keys_of_tokens {};
+    struct keys_of_rows {};
+    keys_ = workspace<keys_of_tokens, key_set>(tokens);
+    met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
     for (Index t = 0; t < tokens; ++t) {
-      const key_set keys = of_token[t] = rules.keys_of(b, first + t);
+      const key_set keys = keys_[t] = rules.keys_of(b, first + t);
       if (keys.empty()) continue;
-      positions_.include(rules.query_position(b, first + t));
       begin_ = (std::min)(begin_, keys.hull_begin());
       end_ = (std::max)(end_, keys.hull_end());
       gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
@@ -38,39 +46,94 @@ class block_keys {
     }
   }
 
+  const visibility& rules() const { return rules_; }
   /// All that any query may see lies in [begin, end).
   Index begin() const { return begin_; }
   Index end() const { return end_; }
+  /// The keys of a token, but for what a mask, a bias or positions in no order hide.
+  const key_set& of(Index token) const { return keys_[token - first_]; }
 
-  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one; the last tile ends
-  /// with the keys. Tiles begin at multiples of their size, so that how queries are cut into blocks never
-  /// shows.
-  void for_each_tile(Index size, const auto& tile) const {
+  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one, once it has been
+  /// looked at; the last tile ends with the keys. Tiles begin at multiples of their size, so that how queries
+  /// are cut into blocks never shows.
+  void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
       // Nothing is seen between the sinks and the window.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
       const Index count = (std::min)(size, end_ - n * size);
-      if (any_sees(n * size, count)) tile(n * size, count);
+      if (look_at(n * size, count)) tile(n * size, count);
     }
   }
 
+  /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
+  bool look_at(Index begin, Index count) {
+    begin_of_tile_ = begin;
+    hull_ = {0, 0};
+    all_see_all_ = true;
+    const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
+    for (Index t = 0; t < tokens_; ++t)
+      for (Index h = 0; h < heads_; ++h) {
+        const row_in_tile met = met_[t * heads_ + h] = look(t, h, count, held);
+        all_see_all_ = all_see_all_ && met.sees_all(count);
+        hull_.include(met.range);
+      }
+    return !hull_.empty();
+  }
+
+  Index begin_of_tile() const { return begin_of_tile_; }
+  /// The keys of the tile that any query may see.
+  const tile_range& hull() const { return hull_; }
+  bool all_see_all() const { return all_see_all_; }
+  /// What one query sees of the tile.
+  const row_in_tile& met(Index token, Index head) const {
+    return met_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+  }
+
  private:
-  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
-  bool any_sees(Index begin, Index count) const {
-    bool met = false;
-    for (Index t = 0; t < tokens_ && !met; ++t) met = !meet(of_token_[t], begin, count, false).range.empty();
-    if (!met || rules_.in_order()) return met;
+  static bool differs_by_head(const attention_options& options) {
+    return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
+  }
+
+  position_range positions_of_keys(Index begin, Index count) const {
     const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
     const auto [low, high] = std::minmax_element(keys, keys + count);
-    return rules_.rule_of(positions_.smallest, positions_.largest).meets(*low, *high);
+    position_range range;
+    range.include(*low);
+    range.include(*high);
+    return range;
+  }
+
+  /// \param held  the positions of the keys of the tile, where they are in no order
+  row_in_tile look(Index t, Index h, Index count, const position_range& held) const {
+    row_in_tile met = meet(keys_[t], begin_of_tile_, count);
+    const Index head = first_head_ + h, token = first_ + t;
+    if (!held.empty() && !met.range.empty()) {
+      const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
+      const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
+      if (!admits.meets(held.smallest, held.largest)) return {{0, 0}, false};
+      if (!admits.covers(held.smallest, held.largest))
+        hide(met, [&](Index j) { return !admits(positions[j]); });
+    }
+    if (const auto& mask = rules_.options().mask; mask && !met.range.empty())
+      hide(met, mask.at(b_, head, token) + begin_of_tile_ * mask.key_step(), mask.key_step(),
+           [](bool visible) { return !visible; });
+    if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
+      hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+           visibility::hides);
+    return met;
   }
 
   const visibility& rules_;
-  Index b_, tokens_;
-  const key_set* of_token_;
+  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
+  key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-  position_range positions_;       // of queries that may see a key
+
+  // The present tile.
+  Index begin_of_tile_ = 0;
+  tile_range hull_ = {0, 0};
+  bool all_see_all_ = false;
+  row_in_tile* met_;  // [tokens, heads]
 };
 
 }  // namespace detail

@@ -40,18 +40,19 @@ struct decode_results {
   static constexpr Index split = 1024;  // keys
 
   Index rows, channels;   // rows of all key heads, channels of a row
-  A* sums;                // [splits, rows, channels]
-  softmax_rows<A> state;  // [splits, rows]
+  A* sums;                // [places, rows, channels]
+  softmax_rows<A> state;  // [places, rows]
 
-  A* sums_of(Index s, Index row) const { return sums + (s * rows + row) * channels; }
-  softmax_rows<A> state_of(Index s, Index row) const {
-    return {state.maximum + s * rows + row, state.sum + s * rows + row};
+  A* sums_of(Index place, Index row) const { return sums + (place * rows + row) * channels; }
+  softmax_rows<A> state_of(Index place, Index row) const {
+    return {state.maximum + place * rows + row, state.sum + place * rows + row};
   }
 };
 
-/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads).
+/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads), and the
+/// place of its results.
 struct key_split {
-  Index b, split, first_head, heads;
+  Index b, split, place, first_head, heads;
 };
 
 template <class T, class Turn, class C>
@@ -68,6 +69,7 @@ class decode_split {
         b_(part.b),
         results_(results),
         split_(part.split),
+        place_(part.place),
         first_head_(part.first_head),
         heads_(part.heads),
         factors_(call.rules),
@@ -75,7 +77,6 @@ class decode_split {
         turn_((std::min)(tokens_of_turn(), call.k.run_from(0))) {
     struct decode_numbers {};
     struct decode_turned {};
-    struct decode_keys {};
     struct decode_care {};
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
@@ -85,28 +86,25 @@ class decode_split {
     tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
     buffers_.wide = tile_sums_ + rows_ * heads_ * call.v.head_dim;
     buffers_.turned = workspace<decode_turned, T>(copied);
-    visible_ = workspace<decode_keys, key_set>(call.q.tokens);
     careful_ = workspace<decode_care, char>(heads_);
   }
 
   void run() {
-    const block_keys keys(call_.rules, b_, 0, call_.q.tokens, visible_);
-    const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
-                end = (std::min)(keys.end(), (split_ + 1) * results_.split);
-    const Index last_head = first_head_ + heads_;
-    for (Index kv = first_head_; kv < last_head; ++kv) start(kv);
-    if (begin >= end) return;
-    for (Index kv = first_head_; kv < last_head; ++kv) load_queries(kv);
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
     // heads take turns, a few tokens each.
-    const Index at_once = heads_at_once();
-    for (Index kv = first_head_; kv < last_head; kv += at_once)
+    const Index at_once = heads_at_once(), last_head = first_head_ + heads_;
+    for (Index kv = first_head_; kv < last_head; kv += at_once) {
+      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), at_once * call_.group());
+      for (Index head = kv; head < kv + at_once; ++head) start(head, keys);
+      const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
+                  end = (std::min)(keys.end(), (split_ + 1) * results_.split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
         const key_place after =
             last_tile ? key_place{last ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
-        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
+        if (keys.look_at(tile, (std::min)(shape::tile, end - tile))) attend_tile(keys, kv, at_once, after);
       }
+    }
   }
 
  private:
@@ -142,21 +140,18 @@ class decode_split {
   A* queries_of(Index kv) const { return queries_ + (kv - first_head_) * rows_ * call_.q.head_dim; }
   A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
   char& careful(Index kv) { return careful_[kv - first_head_]; }
-  A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
-  softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
+  A* sums_of(Index kv) const { return results_.sums_of(place_, kv * rows_); }
+  softmax_rows<A> state_of(Index kv) const { return results_.state_of(place_, kv * rows_); }
 
-  void start(Index kv) {
+  void start(Index kv, const block_keys& keys) {
     const softmax_rows<A> state = state_of(kv);
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
     if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
-  }
-
-  void load_queries(Index kv) {
     const Index group = call_.group(), depth = call_.q.head_dim;
     for (Index t = 0; t < call_.q.tokens; ++t)
-      if (visible_[t].empty())
+      if (keys.of(t).empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
       else
         read_queries(call_, b_, t, kv * group, group, static_cast<A>(factors_.query), buffers_,
@@ -164,10 +159,9 @@ class decode_split {
   }
 
   /// \param after  the keys that are read after this tile
-  void attend_tile(Index head, Index heads, Index begin, Index count, const key_place& after) {
-    const tile_range hull =
-        strip_in_tile<shape::rows>(call_.rules, rows_of(head), visible_, begin, count).hull;
-    if (hull.empty()) return;
+  void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
     for (Index j = hull.first, next; j < hull.last; j = next) {
       next = turn_end(begin, j, hull);
       const token_source<C>& x = next == hull.last ? call_.v : call_.k;
@@ -179,7 +173,7 @@ class decode_split {
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) {
-      tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+      tile_softmax<A> softmax(keys, rows_of(kv), hull);
       softmax.run(scores_of(kv), factors_, state_of(kv));
       if constexpr (scales_apart<value_type>)
         multiply_by_scales(call_.v, b_, kv, begin, hull, scores_of(kv), rows_);
@@ -261,15 +255,14 @@ class decode_split {
   const call_type& call_;
   Index b_;
   decode_results<A> results_;
-  Index split_, first_head_, heads_;
+  Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index rows_, turn_;
   A* queries_;    // [heads, rows, head_dim]
   A* scores_;     // [heads, rows, tile]
   A* tile_sums_;  // [heads, rows, value_dim]
   row_buffers<T> buffers_;
-  key_set* visible_;  // [tokens]
-  char* careful_;     // [heads]: whether values are added key by key in this tile
+  char* careful_;  // [heads]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.
@@ -277,15 +270,15 @@ class decode_split {
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
 template <class T, class Turn, class C>
 void merge_splits(const attention_call<T, Turn, C>& call, Index b,
-                  const decode_results<arithmetic<T>>& results, Index splits, Index row) {
+                  const decode_results<arithmetic<T>>& results, Index places, Index row) {
   using A = arithmetic<T>;
   A* sums = results.sums_of(0, row);
   const softmax_rows<A> total = results.state_of(0, row);
-  for (Index s = 1; s < splits; ++s) {
-    const softmax_rows<A> part = results.state_of(s, row);
+  for (Index place = 1; place < places; ++place) {
+    const softmax_rows<A> part = results.state_of(place, row);
     if (equal(*part.sum, A(0))) continue;
     const joined_factors<A> factors = join(total, part);
-    add_shares<A>(sums, factors.total, results.sums_of(s, row), factors.part, call.v.head_dim);
+    add_shares<A>(sums, factors.total, results.sums_of(place, row), factors.part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   const Index i = row % rows / group, h = row / rows * group + row % group;

@@ -64,36 +64,31 @@ class attention_gradient_block {
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
     // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
-    const bool careful = hides(begin) && !(rows_.finite && finite_keys(count));
+    const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
       turn_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
       turn_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
-      const strip_slopes<A> slopes = weigh(s, begin, count);
+      const strip_slopes<A> slopes = weigh(s);
       if (!careful) add_to_queries(s, slopes.hull());
     }
-    if (careful) return add_visible(tile, begin, count);
+    if (careful) return add_visible(tile);
     turn_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
 
-  /// Whether some query of the block does not see some key of a tile.
-  bool hides(Index begin) const {
-    const Index all = (std::min)(shape::tile, rows_.tape.k.tokens - begin);
-    for (Index t = 0; t < rows_.tokens; ++t) {
-      const row_in_tile met = meet(m_.visible[t], begin, all, rows_.rules.by_key());
-      if (met.has_holes || met.range.first != 0 || met.range.last != all) return true;
-    }
-    return false;
+  /// Whether some query of the block does not see some key of a tile, those behind its end included.
+  bool hides(Index begin, Index count) const {
+    return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
   bool finite_keys(Index count) const {
     return all_finite(m_.turned_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
 
   /// Weights and slopes of strip s.
-  strip_slopes<A> weigh(Index s, Index begin, Index count) {
-    strip_slopes<A> slopes(rows_.rules, rows_.strip(s), m_.visible, begin, count, d_bias_.data);
+  strip_slopes<A> weigh(Index s) {
+    strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
     const Index row = s * shape::rows;
     A *weights = m_.weights + row * shape::tile, *products = m_.slopes + row * shape::tile;
     m_.hulls[s] = slopes.hull();
@@ -132,11 +127,11 @@ class attention_gradient_block {
 
   /// The slow, careful sums: only pairs that see each other meet. Sums of this block and tile start at zero,
   /// as those of add_products do.
-  void add_visible(Index tile, Index begin, Index count) const {
-    add_visible_to_keys(begin, count, m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
-    add_visible_to_keys(begin, count, m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
+  void add_visible(Index tile) const {
+    add_visible_to_keys(m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
+    add_visible_to_keys(m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
     A* const of_row = m_.wide;  // no longer needed once keys and values are packed
-    for_each_row(begin, count, [&](Index row, const auto& for_each_key) {
+    for_each_row([&](Index row, const auto& for_each_key) {
       std::fill_n(of_row, m_.key_panels * shape::width, A(0));
       for_each_key([&](Index j) {
         for (Index p = 0; p < m_.key_panels; ++p)
@@ -149,11 +144,10 @@ class attention_gradient_block {
     });
   }
 
-  void add_visible_to_keys(Index begin, Index count, const A* numbers, const A* packed, Index panels,
-                           A* sums) const {
+  void add_visible_to_keys(const A* numbers, const A* packed, Index panels, A* sums) const {
     A* const of_tile = m_.wide;
     std::fill_n(of_tile, panels * sums_.panel_size, A(0));
-    for_each_row(begin, count, [&](Index row, const auto& for_each_key) {
+    for_each_row([&](Index row, const auto& for_each_key) {
       for_each_key([&](Index j) {
         for (Index p = 0; p < panels; ++p)
           add(numbers[row * shape::tile + j], packed + p * rows_.panel_stride() + row * shape::width,
@@ -165,9 +159,9 @@ class attention_gradient_block {
 
   /// Calls body(row, for_each_key) for the rows of the block, where for_each_key(pair) calls pair(j) for the
   /// keys of the tile that the row sees.
-  void for_each_row(Index begin, Index count, const auto& body) const {
+  void for_each_row(const auto& body) const {
     for (Index s = 0; s < m_.strips; ++s) {
-      strip_slopes<A> slopes(rows_.rules, rows_.strip(s), m_.visible, begin, count, nullptr);
+      strip_slopes<A> slopes(rows_.keys, rows_.strip(s), nullptr);
       for (Index r = 0; r < rows_.strip(s).count; ++r)
         body(s * shape::rows + r, [&](const auto& pair) { slopes.for_each_visible(r, pair); });
     }

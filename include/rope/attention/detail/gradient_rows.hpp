@@ -55,7 +55,7 @@ struct attention_gradient_rows {
         group(of.group()),
         factors(rule),
         m(token_count, of.group(), of.k.head_dim, of.v.head_dim),
-        keys(rule, row, first_token, token_count, m.visible) {
+        keys(rule, row, first_token, token_count, key_head * of.group(), of.group()) {
     pack_queries();
     find_softmax();
   }
@@ -72,7 +72,7 @@ struct attention_gradient_rows {
   Index panel_stride() const { return m.rows * shape::width; }
 
   /// Calls tile(begin, count) for every tile that the block may see a key of.
-  void for_each_tile(const auto& tile) const { keys.for_each_tile(shape::tile, tile); }
+  void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
@@ -121,7 +121,7 @@ struct attention_gradient_rows {
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index t = 0; t < tokens; ++t) {
-      if (m.visible[t].empty()) continue;  // such a query may hold anything
+      if (keys.of(first + t).empty()) continue;  // such a query may hold anything
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {
@@ -192,7 +192,7 @@ struct attention_gradient_rows {
       run = begin / run_of_keys;
       pack_keys(begin, count);
       for (Index s = 0; s < m.strips; ++s) {
-        tile_softmax<A> softmax(rules, strip(s), m.visible, begin, count);
+        tile_softmax<A> softmax(keys, strip(s));
         if (softmax.hull().empty()) continue;
         multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);

@@ -70,7 +70,6 @@ struct attention_gradient_scratch {
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
   A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
-  key_set* visible;      // [tokens]
   tile_range* hulls;     // [strips]: keys of the tile that a strip sees
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
@@ -79,7 +78,6 @@ struct attention_gradient_scratch {
         key_panels(shape::panels(head_dim)),
         value_panels(shape::panels(value_dim)) {
     struct numbers {};
-    struct key_sets {};
     struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
@@ -106,7 +104,6 @@ struct attention_gradient_scratch {
     products = take(rows);
     runs.maximum = take(rows);
     runs.sum = take(rows);
-    visible = workspace<key_sets, key_set>(tokens);
     hulls = workspace<ranges, tile_range>(strips);
   }
 

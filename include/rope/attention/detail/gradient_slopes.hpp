@@ -46,11 +46,9 @@ class strip_slopes {
     const A *shifts, *factors, *products;
   };
 
-  /// \param keys    per token of the block that the strip is in, from strip.first_token on
   /// \param d_bias  laid out as the bias, or null
-  strip_slopes(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
-               Index count, double* d_bias)
-      : strip_(rules, strip, keys, begin, count), d_bias_(d_bias) {}
+  strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
+      : strip_(keys, strip), d_bias_(d_bias) {}
 
   /// Keys of the tile that any row may see.
   const tile_range& hull() const { return strip_.hull; }

@@ -21,6 +21,11 @@ namespace detail {
 struct tile_range {
   Index first, last;
   bool empty() const { return first >= last; }
+  /// Grows to hold another one.
+  void include(const tile_range& other) {
+    if (other.empty()) return;
+    *this = empty() ? other : tile_range{(std::min)(first, other.first), (std::max)(last, other.last)};
+  }
 };
 
 /// The packets of `lanes` keys that a range touches.
@@ -29,22 +34,44 @@ tile_range packets_of(tile_range range) {
   return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
 }
 
-/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
-/// this part may be hidden.
+/// What a query sees of a tile: nothing outside `range`, and all of it unless it has holes.
 struct row_in_tile {
   tile_range range;
   bool has_holes;
+
+  bool sees_all(Index count) const { return range.first == 0 && range.last == count && !has_holes; }
 };
 
-inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+/// The part of a query's keys that lies in [begin, begin + count), relative to begin.
+inline row_in_tile meet(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
   };
   const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
   if (low.empty() && high.empty()) return {{0, 0}, false};
-  if (low.empty()) return {high, by_key};
-  if (high.empty()) return {low, by_key};
+  if (low.empty()) return {high, false};
+  if (high.empty()) return {low, false};
   return {{low.first, high.last}, true};
+}
+
+/// Takes from what a query sees the keys j for which hides(j) holds. Counted first, in a loop of vectors:
+/// most tiles are seen or hidden as a whole.
+void hide(row_in_tile& row, const auto& hides) {
+  int hidden = 0;
+  for (Index j = row.range.first; j < row.range.last; ++j) hidden += hides(j) ? 1 : 0;
+  if (hidden == row.range.last - row.range.first) row = {{0, 0}, false};
+  if (hidden == 0 || row.range.empty()) return;
+  for (; hides(row.range.first); --hidden) ++row.range.first;
+  for (; hides(row.range.last - 1); --hidden) --row.range.last;
+  row.has_holes = row.has_holes || hidden > 0;
+}
+/// The same for the entries of a mask or a bias from that of the first key of the tile on.
+template <class X>
+void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
+  if (step == 1)
+    hide(row, [&](Index j) { return hides(entries[j]); });
+  else
+    hide(row, [&](Index j) { return hides(entries[j * step]); });
 }
 
 /// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
@@ -86,7 +113,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
   std::fill(hidden + range.first, hidden + range.last, Mark{0});
   const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
   std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
-  if (!rules.in_order()) {
+  if (!rules.in_ranges()) {
     const position_rule admits = rules.rule_of(rules.query_position(b, i));
     const std::int64_t* positions = rules.listed_key_positions(b) + begin;
     for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};

@@ -46,7 +46,6 @@ struct prefill_scratch {
   A* keys;    // [tile / width, depth, width]
   A* values;  // [value_panels, tile, width]
   row_buffers<T> buffers;
-  key_set* visible;  // [tokens]
 
   prefill_scratch(Index tokens, Index group, Index head_dim, Index value_channels)
       : strips((tokens * group + shape::rows - 1) / shape::rows),
@@ -55,7 +54,6 @@ struct prefill_scratch {
         value_panels(shape::padded(value_channels) / shape::width) {
     struct prefill_numbers {};
     struct prefill_turned {};
-    struct prefill_keys {};
     const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
     const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
     queries = workspace<prefill_numbers, A>(all_rows * (depth + 2 * (padded_values + 2)) +
@@ -72,7 +70,6 @@ struct prefill_scratch {
     values = keys + shape::tile * depth;
     buffers.wide = values + shape::tile * padded_values;
     buffers.turned = workspace<prefill_turned, T>(copied);
-    visible = workspace<prefill_keys, key_set>(tokens);
   }
 
   A* strip_queries(Index s) const { return queries + s * shape::rows * depth; }
@@ -103,13 +100,13 @@ class prefill_block {
       : call_(call),
         block_(block),
         factors_(call.rules),
+        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
         m_(block.tokens, block.heads, call.k.head_dim, call.v.head_dim) {}
 
   void run() {
-    const block_keys keys(call_.rules, block_.b, block_.first_token, block_.tokens, m_.visible);
     pack_queries();
-    Index run = keys.begin() / run_of_keys;
-    keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
+    Index run = keys_.begin() / run_of_keys;
+    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
       run = begin / run_of_keys;
       attend_tile(begin, count);
@@ -159,7 +156,7 @@ class prefill_block {
   void pack_queries() {
     const Index heads = block_.heads, rows = block_.tokens * heads;
     for (Index t = 0; t < block_.tokens; ++t)
-      if (!m_.visible[t].empty())
+      if (!keys_.of(block_.first_token + t).empty())
         read_queries(call_, block_.b, block_.first_token + t, block_.first_head, heads,
                      static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
                        const Index row = t * heads + g;
@@ -200,7 +197,7 @@ class prefill_block {
     bool known = false, finite = true;
     for (Index s = 0; s < m_.strips; ++s) {
       const strip_rows rows = rows_of(s);
-      tile_softmax<A> softmax(call_.rules, rows, m_.visible, begin, count);
+      tile_softmax<A> softmax(keys_, rows);
       const tile_range hull = softmax.hull();
       if (hull.empty()) continue;
       for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
@@ -256,6 +253,7 @@ class prefill_block {
   const call_type& call_;
   query_block block_;
   score_factors factors_;
+  block_keys keys_;
   prefill_scratch<T> m_;
   bool has_total_ = false;
 };

@@ -81,16 +81,17 @@ class tile_softmax {
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
 
-  /// \param keys  per token of the block that the strip is in, from strip.first_token on
-  tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
-               Index count)
-      : strip_(rules, strip, keys, begin, count) {
+  tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
+  /// \param hull  keys of the tile that have scores even where no row sees them
+  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
+      : strip_(keys, strip) {
+    strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met(r).has_holes || met(r).range.first != hull().first ||
-               met(r).range.last != hull().last;
+      hides_ = hides_ || met(r).has_holes || met(r).range.first != strip_.hull.first ||
+               met(r).range.last != strip_.hull.last;
   }
 
-  /// Keys of the tile that any row sees.
+  /// Keys of the tile that any row sees, and those that have scores besides.
   const tile_range& hull() const { return strip_.hull; }
   /// Whether a row does not see some key of the hull.
   bool hides() const { return hides_; }
@@ -155,6 +156,9 @@ class tile_softmax {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
       channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
+    strip_.for_each_bias(r, [&](Index j, float added) {
+      row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+    });
     A seen = row[range.first];
     if (met(r).has_holes) {
       const Index first = strip_.mark_hidden(r, hidden_[r]);
@@ -163,9 +167,6 @@ class tile_softmax {
         return false;
       }
       const key_mark<A>* hidden = hidden_[r];
-      strip_.for_each_bias(r, [&](Index j, float added) {
-        row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
-      });
       seen = row[first];
       for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
     }

@@ -2,9 +2,9 @@
 #ifndef ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 #define ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 
-#include <algorithm>  // std::min, std::max
 #include <cstddef>
 
+#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
@@ -24,39 +24,30 @@ struct strip_rows {
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
-/// A strip of at most `most_rows` queries, and keys [begin, begin + count) of their row.
+/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
 template <Index most_rows>
 struct strip_in_tile {
   const visibility& rules;
   strip_rows rows;
-  const key_set* keys;
+  const block_keys& keys;
   Index begin;
   tile_range hull = {0, 0};  // keys of the tile that any row may see
   row_in_tile met[std::size_t(most_rows)];
 
-  /// \param keys_of_tokens  per token of the block that the strip is in, from its first token on
-  strip_in_tile(const visibility& of, const strip_rows& strip, const key_set* keys_of_tokens, Index first,
-                Index count)
-      : rules(of), rows(strip), keys(keys_of_tokens), begin(first) {
-    const bool by_key = rules.by_key();
+  strip_in_tile(const block_keys& of, const strip_rows& strip)
+      : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
     for (Index r = 0; r < rows.count; ++r) {
-      met[r] = r > 0 && rows.token_of(r) == rows.token_of(r - 1) ? met[r - 1]
-                                                                 : meet(keys_of(r), begin, count, by_key);
-      if (met[r].range.empty()) continue;
-      hull = hull.empty() ? met[r].range
-                          : tile_range{(std::min)(hull.first, met[r].range.first),
-                                       (std::max)(hull.last, met[r].range.last)};
+      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
+      hull.include(met[r].range);
     }
   }
-
-  const key_set& keys_of(Index r) const { return keys[rows.token_of(r) - rows.first_token]; }
 
   /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
   /// end of that part.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
-    return find_holes(rules, keys_of(r), rows.batch_row, rows.head_of(r), rows.token_of(r), begin,
-                      met[r].range, hidden);
+    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
+                      begin, met[r].range, hidden);
   }
 
   /// The entries of the bias of row r, from that of key 0 on.

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 #define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 
-#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <algorithm>  // std::min, std::max, std::lower_bound, std::upper_bound
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -57,14 +57,25 @@ struct position_rule {
   bool meets(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
+  /// Whether all of them are.
+  bool covers(std::int64_t low, std::int64_t high) const {
+    return (low >= near_first && high <= near_last) || (low >= 0 && high < sinks_end);
+  }
 };
+
+/// How the positions of the keys of a row follow one another: each is one more than the one before, or not
+/// less, or anything.
+enum class key_order { contiguous, ascending, any };
 
 /// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
 /// do not decide, sees_key() holds.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
-      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
+      : visibility(options, shape, order_of_lists(options.key_positions, shape.keys)) {}
+  /// \param order  of the keys of every row, for callers who know it without a look at every position
+  visibility(const attention_options& options, const attention_shape& shape, key_order order)
+      : options_(options), shape_(shape), order_(order) {}
 
   const attention_options& options() const { return options_; }
   const attention_shape& shape() const { return shape_; }
@@ -100,7 +111,7 @@ class visibility {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b) {
       const Index count = key_count(b);
-      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
+      const bool ends_suffice = in_ranges() && options_.query_offsets.empty();
       for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
         range.include(key_position(b, j));
     }
@@ -118,34 +129,22 @@ class visibility {
     if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
     const Index end = s.first_key + static_cast<Index>(s.keys);
-    if (!in_order_) return {s.first_key, end, end, end};
-    // Positions are contiguous, so distances are differences of indices.
-    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
-                       position = query_position(b, i);
-    const auto index_of = [&](std::int64_t key_position) {
-      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
-      if (key_position <= start) return s.first_key;
-      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
-    };
-    // The first key that is at least so many positions behind the query.
-    const auto index_behind = [&](std::int64_t steps) {
-      return sum_is_position(position, steps) ? index_of(position + steps) : end;
-    };
-    const Index after = options_.causal ? index_behind(1) : end;
+    if (!in_ranges()) return {s.first_key, end, end, end};
+    const position_rule admits = rule_of(query_position(b, i));
+    const Index after = sum_is_position(admits.near_last, 1) ? key_from(b, s, admits.near_last + 1) : end;
     if (options_.window == 0) return {s.first_key, after, after, after};
-    const Index first = index_of(advance(position, 1 - options_.window));
-    const Index last = options_.causal ? after : index_behind(options_.window);
-    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
+    return union_of(key_from(b, s, admits.near_first), after, key_from(b, s, 0),
+                    key_from(b, s, admits.sinks_end));
   }
 
   /// Whether ranges do not decide alone.
-  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
+  bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
 
   /// What the ranges leave open, for a key in keys_of().
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
-    return in_order_ || rule_of(query_position(b, i))(key_position(b, j));
+    return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
 
   /// What the rules of position admit for a query, and for some query of positions [first, last].
@@ -164,8 +163,10 @@ class visibility {
     return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
   }
 
-  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
-  bool in_order() const { return in_order_; }
+  /// Whether keys are at contiguous positions.
+  bool in_order() const { return order_ == key_order::contiguous; }
+  /// Whether their positions do not decrease, so that keys_of() decides by position.
+  bool in_ranges() const { return order_ != key_order::any; }
 
   /// Positions of the keys of row b where they are listed.
   const std::int64_t* listed_key_positions(Index b) const {
@@ -210,19 +211,34 @@ class visibility {
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
 
-  bool keys_in_order() const {
-    const auto list = options_.key_positions;
-    for (std::size_t j = 1; j < list.size(); ++j)
-      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
-          (list[j] < list[j - 1] ||
-           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
-        return false;
-    return true;
+  /// The first key of a segment of row b at a position not before `position`, or its end; keys are in ranges.
+  Index key_from(Index b, const segment& s, std::int64_t position) const {
+    const auto keys = static_cast<Index>(s.keys);
+    if (order_ == key_order::ascending) {
+      const std::int64_t* list = listed_key_positions(b);
+      return static_cast<Index>(std::lower_bound(list, list + keys, position) - list);
+    }
+    const std::int64_t start = keys == 0 ? 0 : key_position(b, s.first_key);
+    if (position <= start) return s.first_key;
+    const auto ahead = static_cast<std::uint64_t>(position) - static_cast<std::uint64_t>(start);
+    return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
+  }
+
+  /// The order of rows of `keys` listed positions.
+  static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
+    key_order order = key_order::contiguous;
+    for (; !list.empty(); list = list.subspan(static_cast<std::size_t>(keys)))
+      for (std::size_t j = 1; j < static_cast<std::size_t>(keys); ++j) {
+        if (list[j] < list[j - 1]) return key_order::any;
+        if (static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
+          order = key_order::ascending;
+      }
+    return order;
   }
 
   attention_options options_;
   attention_shape shape_;
-  bool in_order_;
+  key_order order_;
 };
 
 }  // namespace detail

@@ -14,6 +14,7 @@
 #include <rope/base/moved_index.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
+#include <rope/cache/detail/ordered_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -65,6 +66,7 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
+        order_(sizes_.size()),
         positions_(at(batch * capacity)),
         newest_(batch) {}
 
@@ -74,6 +76,8 @@ class cache_rows {
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
+  /// What is known of the order of positions(b).
+  const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   bool empty() const {
     for (const Index size : sizes_)
       if (size > 0) return false;
@@ -148,6 +152,7 @@ class cache_rows {
     }
     for (std::size_t b = 0; b < sizes_.size(); ++b)
       sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
+    for (Index b = 0; b < batch_; ++b) order_[at(b)].extend(this->positions(b));
     newest_.append(tokens, counts);
   }
 
@@ -165,7 +170,7 @@ class cache_rows {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
-      find_next(b);
+      look_again(b, size);
     }
   }
   void remove(row_range rows, Index first, Index last) {
@@ -173,7 +178,7 @@ class cache_rows {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
       sizes_[at(b)] -= last - first;
-      find_next(b);
+      look_again(b, first);
     }
   }
 
@@ -199,24 +204,27 @@ class cache_rows {
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      find_next(b);
+      look_again(b, first);
     }
   }
   void copy_row(Index from, Index to) {
     std::copy_n(row(at(from)), size(from), row(at(to)));
     sizes_[at(to)] = sizes_[at(from)];
     next_[at(to)] = next_[at(from)];
+    order_[at(to)] = order_[at(from)];
     newest_.copy_row(from, to);
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
     std::swap(sizes_[at(a)], sizes_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(order_[at(a)], order_[at(b)]);
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(order_.begin(), order_.end(), ordered_tokens{});
     newest_.clear();
   }
   const newest_tokens& newest() const { return newest_; }
@@ -227,15 +235,19 @@ class cache_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
-  void find_next(Index b) {
+  /// Tokens from `first` on have changed.
+  void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
     next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+    order_[at(b)].forget_from(first);
+    order_[at(b)].extend(held);
   }
 
   moved_index batch_, capacity_;
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
+  std::vector<ordered_tokens> order_;
   storage<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };

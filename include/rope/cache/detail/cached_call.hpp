@@ -145,10 +145,8 @@ class cached_call {
         read.include(0);
         read.include(rank_of(cache_, positions.back()));
       } else {
+        if (raw()) read = held_positions(cache_, b);
         for (const std::int64_t position : positions) read.include(position);
-        if (raw())
-          for (const std::int64_t position : order_of(cache_, b))
-            if (position != ring_cache<C>::no_position) read.include(position);
       }
       check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
     }
@@ -173,7 +171,7 @@ class cached_call {
       if (!counts_.empty() || q_.batch == 0) return false;
       const Index size = cache_.size(0);
       for (Index b = 0; b < q_.batch; ++b)
-        if (cache_.size(b) != size || !counted(order_of(cache_, b))) return false;
+        if (cache_.size(b) != size || !counted(cache_, b)) return false;
       head_view<const T> q = q_;
       if constexpr (rotates) {
         if (raw()) {
@@ -198,16 +196,16 @@ class cached_call {
     attention_options options = options_of_row(b, q.tokens, k.tokens);
     options.query_positions = positions;
     options.key_positions = order_of(cache_, b);
+    const visibility rules = rules_of_row(cache_, b, options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
     if constexpr (rotates) {
       if (raw()) {
-        const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
         detail::attend(
             attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}},
             threads_);
         return;
       }
     }
-    attention(rotated(q, positions), k, v, out, options, threads_);
+    detail::attend(attention_call<T, no_rotation, C>{rotated(q, positions), k, v, out, rules, {}}, threads_);
   }
 
   /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.

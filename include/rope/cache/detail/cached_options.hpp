@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include <rope/attention/detail/attend.hpp>  // visibility
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
@@ -81,11 +82,43 @@ std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index 
   return {positions, static_cast<std::size_t>(count)};
 }
 
-/// Whether positions are 0, 1, 2, ...
-inline bool counted(std::span<const std::int64_t> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i)
-    if (positions[i] != static_cast<std::int64_t>(i)) return false;
-  return true;
+/// Whether the positions of row b are 0, 1, 2, ...
+template <class Cache>
+bool counted(const Cache& cache, Index b) {
+  return cache.ordered(b).counted == cache.size(b);
+}
+
+/// The positions of all tokens of row b.
+template <class Cache>
+position_range held_positions(const Cache& cache, Index b) {
+  const std::span<const std::int64_t> order = order_of(cache, b);
+  position_range range;
+  if (cache.ordered(b).ascending < cache.size(b))
+    for (const std::int64_t position : order) range.include(position);
+  else if (!order.empty())
+    range = {order.front(), order.back()};
+  return range;
+}
+template <class C>
+position_range held_positions(const ring_cache<C>& cache, Index b) {
+  position_range range;
+  for (const std::int64_t position : cache.order(b))
+    if (position != ring_cache<C>::no_position) range.include(position);
+  return range;
+}
+
+/// The rules of a call for row b, whose positions the options list.
+template <class Cache>
+visibility rules_of_row(const Cache& cache, Index b, const attention_options& options,
+                        const attention_shape& shape) {
+  if (counted(cache, b)) return {options, shape, key_order::contiguous};
+  return {options, shape,
+          cache.ordered(b).ascending == cache.size(b) ? key_order::ascending : key_order::any};
+}
+template <class C>
+visibility rules_of_row(const ring_cache<C>& /*cache*/, Index /*b*/, const attention_options& options,
+                        const attention_shape& shape) {
+  return {options, shape};
 }
 
 /// Where a cache with axes has token t of the newest `count` of row b, [axes].

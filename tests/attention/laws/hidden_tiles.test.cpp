@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+// Who sees a tile of keys is found once, and however a rule is said (by an option, positions, a mask or a
+// bias), the same tiles are left out and the same bits come out.
+#include <rope/attention/attention.hpp>
+#include <rope/attention/detail/block_keys.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+using namespace rope;
+
+namespace {
+
+/// Options and the lists that they refer to.
+struct drawn_rule {
+  attention_options options;
+  std::vector<std::int64_t> queries, keys, query_counts, key_counts, offsets;
+  std::unique_ptr<bool[]> mask;
+  std::vector<float> bias;
+  detail::attention_shape shape;
+  bool listed = false;
+
+  drawn_rule(std::mt19937& generator, Index keys_of_row) {
+    const auto up_to = [&](Index most) {
+      return static_cast<Index>(generator() % static_cast<unsigned>(most + 1));
+    };
+    shape = {1 + up_to(1), 1 + up_to(8), keys_of_row, 4, 8};
+    options.causal = up_to(1) == 0;
+    if (up_to(1) == 0) options.window = 1 + up_to(keys_of_row);
+    if (up_to(1) == 0) options.sinks = up_to(9);
+    const Index all_keys = shape.batch * shape.keys, all_queries = shape.batch * shape.queries;
+    listed = up_to(2) > 0;
+    if (listed) {
+      // Runs with gaps, equal neighbours, or, one time in two, steps back.
+      const Index back = up_to(1);
+      for (Index j = 0; j < all_keys; ++j) {
+        const std::int64_t before = j % shape.keys == 0 ? up_to(5) - 3 : keys.back();
+        keys.push_back(before + (up_to(40) == 0 ? up_to(30) - 20 * back : up_to(20) == 0 ? 0 : 1));
+      }
+      for (Index i = 0; i < all_queries; ++i)
+        queries.push_back(keys[static_cast<std::size_t>(up_to(all_keys - 1))]);
+      options.key_positions = keys;
+      options.query_positions = queries;
+    } else if (up_to(2) == 0) {
+      shape.batch = 1;
+      offsets = {0, up_to(shape.queries), shape.queries};
+      options.query_offsets = offsets;
+      keys = {0, up_to(shape.keys), shape.keys};
+      options.key_offsets = keys;
+    }
+    if (options.query_offsets.empty() && up_to(1) == 0) {
+      for (Index b = 0; b < shape.batch; ++b)
+        key_counts.push_back(shape.queries + up_to(shape.keys - shape.queries));
+      options.key_counts = key_counts;
+    }
+    const Index extents[] = {up_to(1) ? shape.batch : 1, up_to(1) ? shape.heads : 1,
+                             up_to(1) ? shape.queries : 1, up_to(4) ? shape.keys : 1};
+    const auto size = static_cast<std::size_t>(extents[0] * extents[1] * extents[2] * extents[3]);
+    // Entries come in runs, so that tiles are hidden as a whole, in part, and not at all.
+    bool now = up_to(1) == 0;
+    const auto next = [&] { return now = up_to(90) == 0 ? !now : now; };
+    if (up_to(2) == 0) {
+      mask.reset(new bool[size]);
+      for (std::size_t i = 0; i < size; ++i) mask[i] = next();
+      options.mask =
+          score_matrix(static_cast<const bool*>(mask.get()), extents[0], extents[1], extents[2], extents[3]);
+    }
+    if (up_to(2) == 0) {
+      for (std::size_t i = 0; i < size; ++i)
+        bias.push_back(next() ? static_cast<float>(i % 3) : -std::numeric_limits<float>::max());
+      options.bias = score_matrix(static_cast<const float*>(bias.data()), extents[0], extents[1], extents[2],
+                                  extents[3]);
+    }
+  }
+  /// Rules of which more than one hides keys inside a range may leave it ends, or all of it, that nobody sees:
+  /// each of them looks at the whole range, the keys between the sinks and the window included.
+  bool exact(const detail::visibility& rules) const {
+    const bool gap = rules.in_ranges() && options.window > 0 && options.sinks > 0;
+    return (gap || !rules.in_ranges() ? 1 : 0) + (options.mask ? 1 : 0) + (options.bias ? 1 : 0) <= 1;
+  }
+};
+
+/// What the summary of tile [begin, begin + count) says of the queries of a block, against every pair of them.
+void check_tile(const drawn_rule& drawn, const detail::visibility& rules, Index b, Index first, Index tokens,
+                Index head, Index heads, Index begin, Index count) {
+  detail::block_keys keys(rules, b, first, tokens, head, heads);
+  const bool any = keys.look_at(begin, count);
+  bool all = true, some = false;
+  detail::tile_range hull = {0, 0};
+  for (Index i = first; i < first + tokens; ++i)
+    for (Index h = head; h < head + heads; ++h) {
+      const detail::row_in_tile met = keys.met(i, h);
+      Index seen = 0, outside = 0, left_open = 0;
+      for (Index j = 0; j < count; ++j) {
+        const bool inside = j >= met.range.first && j < met.range.last, sees = rules.sees(b, h, i, begin + j);
+        seen += sees ? 1 : 0;
+        outside += sees && !inside ? 1 : 0;
+        left_open += inside && !sees ? 1 : 0;
+      }
+      CHECK(outside == 0);
+      if (!met.has_holes) CHECK(left_open == 0);
+      if (drawn.exact(rules)) {
+        CHECK((seen > 0) == !met.range.empty());
+        CHECK(met.has_holes == (left_open > 0));
+      }
+      if (!met.range.empty()) hull.include(met.range);
+      all = all && seen == count;
+      some = some || seen > 0;
+    }
+  if (some) CHECK(any);
+  if (drawn.exact(rules)) CHECK(some == any);
+  if (keys.all_see_all()) CHECK(all);
+  CHECK(keys.hull().first == hull.first);
+  CHECK(keys.hull().last == hull.last);
+}
+
+struct heads {
+  Index batch, tokens, count, dim;
+  std::vector<float> data;
+
+  heads(Index b, Index t, Index h, Index d, unsigned seed) : batch(b), tokens(t), count(h), dim(d) {
+    testing::random random(seed);
+    for (Index i = 0; i < b * t * h * d; ++i) data.push_back(static_cast<float>(2 * random.unit() - 1));
+  }
+  head_view<const float> view() const {
+    return bshd(static_cast<const float*>(data.data()), batch, tokens, count, dim);
+  }
+};
+
+/// Outputs and log-sum-exps.
+struct answer {
+  std::vector<float> out;
+  std::vector<double> sums;
+  bool operator==(const answer& other) const { return out == other.out && sums == other.sums; }
+};
+
+answer ask(const heads& q, const heads& k, const heads& v, attention_options options) {
+  const auto size = static_cast<std::size_t>(q.batch * q.tokens * q.count);
+  answer result = {std::vector<float>(size * static_cast<std::size_t>(v.dim)), std::vector<double>(size)};
+  options.log_sum_exp = result.sums;
+  attention(q.view(), k.view(), v.view(), bshd(result.out.data(), q.batch, q.tokens, q.count, v.dim),
+            options);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("the summary of a tile says what every query of a block sees", "[attention]") {
+  std::mt19937 generator(7);
+  for (int round = 0; round < 400; ++round) {
+    const drawn_rule drawn(generator, 20 + static_cast<Index>(generator() % 380));
+    const detail::visibility rules(drawn.options, drawn.shape);
+    const Index first = static_cast<Index>(generator()) % drawn.shape.queries,
+                head = static_cast<Index>(generator() % 4);
+    const Index tokens = 1 + static_cast<Index>(generator() % 100) % (drawn.shape.queries - first),
+                heads = 1 + static_cast<Index>(generator() % 4) % (4 - head);
+    CAPTURE(round, drawn.options.causal, drawn.options.window, drawn.options.sinks, drawn.listed, first,
+            tokens, head, heads);
+    for (Index b = 0; b < drawn.shape.batch; ++b)
+      for (Index begin = 0; begin < drawn.shape.keys; begin += 128)
+        check_tile(drawn, rules, b, first, tokens, head, heads, begin,
+                   (std::min)(Index{128}, drawn.shape.keys - begin));
+  }
+}
+
+TEST_CASE("tiles that nobody sees are left out, whoever hides them", "[attention]") {
+  const Index tokens = 1024;
+  std::unique_ptr<bool[]> mask(new bool[tokens * tokens]);
+  std::vector<float> bias(tokens * tokens);
+  for (Index i = 0; i < tokens; ++i)
+    for (Index j = 0; j < tokens; ++j) {
+      const auto at = static_cast<std::size_t>(i * tokens + j);
+      mask[at] = j <= i && j / 256 == i / 256;
+      bias[at] = mask[at] ? 0.f : -std::numeric_limits<float>::infinity();
+    }
+  const std::vector<std::int64_t> offsets = {0, 256, 512, 768, 1024};
+  const attention_options said[] = {
+      {.query_offsets = offsets},
+      {.causal = false, .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, tokens, tokens)},
+      {.causal = false, .bias = score_matrix(static_cast<const float*>(bias.data()), 1, 1, tokens, tokens)}};
+  for (const attention_options& options : said) {
+    const detail::visibility rules(options, {1, tokens, tokens, 1, 8});
+    for (Index first = 0; first < tokens; first += 128) {
+      std::vector<Index> met;
+      detail::block_keys(rules, 0, first, 128, 0, 1).for_each_tile(128, [&](Index begin, Index) {
+        met.push_back(begin);
+      });
+      std::vector<Index> expected;
+      for (Index begin = first / 256 * 256; begin <= first; begin += 128) expected.push_back(begin);
+      CHECK(met == expected);
+    }
+  }
+}
+
+TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]") {
+  for (const Index queries : {Index{1}, Index{3}, Index{150}}) {
+    const Index keys = 2500, query_heads = 4, kv_heads = 2;
+    const heads q(2, queries, query_heads, 40, 1), k(2, keys, kv_heads, 40, 2), v(2, keys, kv_heads, 24, 3);
+    std::vector<std::int64_t> gap, late;  // positions with a gap, and those of the last queries
+    for (Index j = 0; j < keys; ++j) gap.push_back(j + (j >= 1300 ? 400 : 0) - (j >= 2000 ? 1 : 0));
+    for (Index i = 0; i < queries; ++i) late.push_back(gap[static_cast<std::size_t>(keys - queries + i)]);
+    const std::vector<float> logits = {0.5f, -1.f, 2.f, 0.f};
+    const attention_options said[] = {
+        {},
+        {.window = 700, .sink_logits = logits},
+        {.window = 1100, .sinks = 5},
+        {.causal = false, .window = 130},
+        {.query_positions = late, .key_positions = gap},
+        {.window = 900, .sinks = 3, .sink_logits = logits, .query_positions = late, .key_positions = gap}};
+    for (const attention_options& options : said) {
+      const detail::visibility rules(options, {2, queries, keys, query_heads, 40});
+      std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(queries * keys)]);
+      std::vector<float> bias;
+      for (Index i = 0; i < queries; ++i)
+        for (Index j = 0; j < keys; ++j) {
+          mask[static_cast<std::size_t>(i * keys + j)] = rules.sees(0, 0, i, j);
+          bias.push_back(rules.sees(0, 0, i, j) ? 0.f : -std::numeric_limits<float>::infinity());
+        }
+      CAPTURE(queries, options.causal, options.window, options.sinks, options.key_positions.size());
+      const answer expected = ask(q, k, v, options);
+      CHECK(ask(q, k, v,
+                {.causal = false,
+                 .sink_logits = options.sink_logits,
+                 .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, queries, keys)}) ==
+            expected);
+      CHECK(ask(q, k, v,
+                {.causal = false,
+                 .sink_logits = options.sink_logits,
+                 .bias = score_matrix(static_cast<const float*>(bias.data()), 1, 1, queries, keys)}) ==
+            expected);
+      // The learned sink is in the first split of the keys, also where nobody sees any of these.
+      if (!options.sink_logits.empty()) {
+        attention_options without = options;
+        without.sink_logits = {};
+        const answer plain = ask(q, k, v, without);
+        double worst = 0;
+        for (std::size_t i = 0; i < plain.sums.size(); ++i)
+          worst = (std::max)(
+              worst, std::abs(expected.sums[i] -
+                              std::log(std::exp(plain.sums[i]) + std::exp(logits[i % logits.size()]))));
+        // In both sums each weight has a relative error of at most 10 epsilon, and each addition adds one.
+        const double terms = static_cast<double>(options.window + options.sinks + 10);
+        CHECK(worst < 2 * terms * static_cast<double>(std::numeric_limits<float>::epsilon()));
+      }
+      // The same rule for one key after another, not by ranges.
+      if (!options.key_positions.empty()) {
+        std::vector<std::int64_t> turned = gap;
+        std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+        attention_options by_key = options;
+        by_key.key_positions = turned;
+        const detail::visibility scattered(by_key, {2, queries, keys, query_heads, 40});
+        CHECK_FALSE(scattered.in_ranges());
+        Index differ = 0;
+        for (Index i = 0; i < queries; ++i)
+          for (Index j = 0; j < keys; ++j)
+            differ += scattered.sees(0, 0, i, j) != rules.sees(0, 0, i, (j + 1) % keys) ? 1 : 0;
+        CHECK(differ == 0);
+      }
+    }
+  }
+}
