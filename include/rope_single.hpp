@@ -6866,13 +6866,15 @@ struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by their tables while they are read.
+/// Queries and keys that are rotated by their tables while they are read: at position p by the row of
+/// p + row_of_zero. Who sees whom goes by p.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
   using Layout = L;
   using scalar = S;
   query_key_tables<S> tables;
+  std::int64_t row_of_zero = 0;
 };
 
 /// A checked call of attention.
@@ -6915,17 +6917,21 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
 /// Positions of tokens from `first` on, counted from there.
 struct query_positions_from {
   const visibility* rules;
+  std::int64_t row_of_zero;
   Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return rules->query_position(row, first + t); }
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    return row_of_zero + rules->query_position(row, first + t);
+  }
 };
 /// A key that no query sees may have a position outside the table; any row will do for it.
 template <class S>
 struct key_positions_from {
   const visibility* rules;
   const frequency_table<S>* table;
+  std::int64_t row_of_zero;
   Index row, first;
   std::int64_t operator()(Index /*b*/, Index t) const {
-    const std::int64_t position = rules->key_position(row, first + t);
+    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
     return table->contains(position) ? position : table->first();
   }
 };
@@ -6963,7 +6969,8 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
     const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(), b, first};
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(),
+                                                              call.turn.row_of_zero, b, first};
     if constexpr (std::is_same_v<T, C>) {
       rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
@@ -7009,7 +7016,8 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
   Index stride = call.q.head_stride;
   if constexpr (Turn::rotates) {
     rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
-                                       query_positions_from{&call.rules, b, i}, buffers.turned);
+                                       query_positions_from{&call.rules, call.turn.row_of_zero, b, i},
+                                       buffers.turned);
     rows = buffers.turned;
     stride = depth;
   }
@@ -12146,7 +12154,6 @@ struct block_pass {
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>  // std::iota
 #include <span>
 
 // SPDX-License-Identifier: MIT
@@ -16442,20 +16449,15 @@ class axes_call {
   }
 
   void attend_raw() {
-    // Rows of the table, of which those of one row of the batch lie together in the order of tokens.
-    struct all_rows {};
-    const Index count = table_.table().rows();
-    std::int64_t* rows = workspace<all_rows, std::int64_t>(count);
-    std::iota(rows, rows + count, std::int64_t{0});
     call_.for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
       const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
+      // Rows of the table for one row of the batch lie together, in the order of tokens.
       Index first = 0;
       for (Index before = 0; before < b; ++before) first += cache_.size(before);
       attention_options options = call_.options_of_row(b, q.tokens, k.tokens);
-      options.key_positions = {rows + first, static_cast<std::size_t>(k.tokens)};
-      options.query_positions = options.key_positions.last(static_cast<std::size_t>(q.tokens));
+      options.key_positions = options.query_positions = {};
       const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
-      attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(table_)}},
+      attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(table_), first}},
              threads_);
     });
   }

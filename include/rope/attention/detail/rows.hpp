@@ -14,6 +14,7 @@
 #include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
+#include <rope/positions/positions.hpp>  // advance
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -32,13 +33,15 @@ struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by their tables while they are read.
+/// Queries and keys that are rotated by their tables while they are read: at position p by the row of
+/// p + row_of_zero. Who sees whom goes by p.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
   using Layout = L;
   using scalar = S;
   query_key_tables<S> tables;
+  std::int64_t row_of_zero = 0;
 };
 
 /// A checked call of attention.
@@ -81,17 +84,21 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
 /// Positions of tokens from `first` on, counted from there.
 struct query_positions_from {
   const visibility* rules;
+  std::int64_t row_of_zero;
   Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return rules->query_position(row, first + t); }
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    return row_of_zero + rules->query_position(row, first + t);
+  }
 };
 /// A key that no query sees may have a position outside the table; any row will do for it.
 template <class S>
 struct key_positions_from {
   const visibility* rules;
   const frequency_table<S>* table;
+  std::int64_t row_of_zero;
   Index row, first;
   std::int64_t operator()(Index /*b*/, Index t) const {
-    const std::int64_t position = rules->key_position(row, first + t);
+    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
     return table->contains(position) ? position : table->first();
   }
 };
@@ -129,7 +136,8 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
     const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(), b, first};
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(),
+                                                              call.turn.row_of_zero, b, first};
     if constexpr (std::is_same_v<T, C>) {
       rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
@@ -175,7 +183,8 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
   Index stride = call.q.head_stride;
   if constexpr (Turn::rotates) {
     rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
-                                       query_positions_from{&call.rules, b, i}, buffers.turned);
+                                       query_positions_from{&call.rules, call.turn.row_of_zero, b, i},
+                                       buffers.turned);
     rows = buffers.turned;
     stride = depth;
   }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>  // std::iota
 #include <span>
 
 #include <rope/attention/detail/attend.hpp>
@@ -144,20 +143,15 @@ class axes_call {
   }
 
   void attend_raw() {
-    // Rows of the table, of which those of one row of the batch lie together in the order of tokens.
-    struct all_rows {};
-    const Index count = table_.table().rows();
-    std::int64_t* rows = workspace<all_rows, std::int64_t>(count);
-    std::iota(rows, rows + count, std::int64_t{0});
     call_.for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
       const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
+      // Rows of the table for one row of the batch lie together, in the order of tokens.
       Index first = 0;
       for (Index before = 0; before < b; ++before) first += cache_.size(before);
       attention_options options = call_.options_of_row(b, q.tokens, k.tokens);
-      options.key_positions = {rows + first, static_cast<std::size_t>(k.tokens)};
-      options.query_positions = options.key_positions.last(static_cast<std::size_t>(q.tokens));
+      options.key_positions = options.query_positions = {};
       const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
-      attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(table_)}},
+      attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(table_), first}},
              threads_);
     });
   }
