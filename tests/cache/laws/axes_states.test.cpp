@@ -441,7 +441,7 @@ class machine {
           text = text && one.at[at(a)] == one.at[0] && one.at[0] == std::floor(one.at[0]);
         }
       }
-    const attention_options options = {.window = up_to(2) == 0 ? 1 + up_to(4) : 0};
+    const attention_options options = {.window = up_to(2) == 0 ? 1 + up_to(4) : 0, .sinks = up_to(2)};
     const auto ask = [&](const tables& table) {
       attention<half_split>(q.view, cache_, out.view, table.at_channel(first_), options, counts);
     };
