@@ -90,8 +90,8 @@ class decode_split {
   }
 
   void run() {
-    // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
-    // heads take turns, a few tokens each.
+    // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
+    // are. Then all heads take turns, a few tokens each.
     const Index at_once = heads_at_once(), last_head = first_head_ + heads_;
     for (Index kv = first_head_; kv < last_head; kv += at_once) {
       block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), at_once * call_.group());
@@ -109,7 +109,13 @@ class decode_split {
 
  private:
   Index heads_at_once() const {
-    return heads_ == 1 || call_.k.head_stride > call_.k.token_stride ? 1 : heads_;
+    return call_.k.head_stride <= call_.k.token_stride || has_short_pages() ? heads_ : 1;
+  }
+  /// One head of a page is too short to be fetched ahead. The next head is beside it, the next page anywhere.
+  bool has_short_pages() const {
+    const auto& k = call_.k;
+    return k.head_stride > k.token_stride && k.page_size() > 0 &&
+           k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;
   }
 
   /// Tokens of a turn. Two turns of all heads fit a core's own cache: the present one and the next one, which
@@ -127,6 +133,8 @@ class decode_split {
   /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
   stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
     const Index heads = heads_at_once();
+    if (has_short_pages())
+      return {x.at(b_, token, kv), (turn_ - 1) * x.token_stride + x.head_dim, x.head_stride, turn_ / 4 * 3};
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
   }
 
@@ -148,8 +156,8 @@ class decode_split {
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
-    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
     const Index group = call_.group(), depth = call_.q.head_dim;
+    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
     for (Index t = 0; t < call_.q.tokens; ++t)
       if (keys.of(t).empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
@@ -185,9 +193,8 @@ class decode_split {
     }
     for (Index j = hull.first, next; j < hull.last; j = next) {
       next = turn_end(begin, j, hull);
-      const bool last = next == hull.last;
-      const token_source<C>& x = last ? call_.k : call_.v;
-      const key_place place = last ? after : key_place{head, begin + next};
+      const token_source<C>& x = next == hull.last ? call_.k : call_.v;
+      const key_place place = next == hull.last ? after : key_place{head, begin + next};
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));

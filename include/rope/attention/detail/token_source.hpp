@@ -86,6 +86,8 @@ struct token_source {
     return view_.scale_at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
   }
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
+  /// 0 where they are in one view.
+  Index page_size() const { return page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : page_size_ - t % page_size_;
