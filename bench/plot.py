@@ -259,6 +259,20 @@ def long_table(cases, context):
                  "option/bias/1024x1024x8+2x128/1 thread")]
         lines += ["", "| attention, float | beside | share |", "|---|---|---|"]
         lines += [f"| {label} | {limit} | {share(cases, name)} |" for label, limit, name in rows]
+    if "pages/1x16384x32+8x128/1 thread" in cases:
+        rows = [("rotation of the last 64 of 192 channels inside of prefill", "the same without rotation",
+                 "window/1024x1024x16+16x192"),
+                ("rotation by (time, height, width) inside of prefill", "the same without rotation",
+                 "axes/1024x1024x16+4x128"),
+                ("decoding, 4096 keys in pages of 16", "the same keys in one piece", "pages/1x4096x32+8x128"),
+                ("decoding, 16384 keys in pages of 16", "the same keys in one piece", "pages/1x16384x32+8x128"),
+                ("decoding, 16384 keys of int8", "the same keys of bfloat16", "int8_beside_bfloat16/1x16384x32+8x128"),
+                ("latents (MLA), 128 heads, 4096 keys", "peak multiply-adds", "latents/1x4096x128+1x576"),
+                ("8 steps of 4096 keys and a chunk of 256 in one call", "both alone",
+                 "mixed_batch/8x4096_and_256x32+8x128")]
+        lines += ["", "| serving | beside | times as fast, one thread | two threads |", "|---|---|---|---|"]
+        lines += [f"| {label} | {limit} | {share(cases, name + '/1 thread')} | {share(cases, name + '/2 threads')} |"
+                  for label, limit, name in rows]
     if "table/float/range" in cases:
         lines += ["", "| building a table of 4096 x 64, beside `cosf` and `sinf` of a float angle | times as fast |",
                   "|---|---|"]

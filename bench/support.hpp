@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 /// Every case is timed beside the limit of the hardware, in one loop: the limit, then the case, again and
@@ -117,6 +118,54 @@ void scale_in_place(T* x, Index count, int threads) {
     part(0, 1);
   else
     pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
+}
+
+/// Channels of either sign below 1/2, the same in every run.
+inline rope::detail::storage<float> channels(Index size) {
+  rope::detail::storage<float> x(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i * 7919 % 97) - 0.48f;
+  return x;
+}
+
+/// As many independent chains of multiply-adds as hide their latency.
+inline double multiply_adds(Index steps) {
+  using P = rope::detail::packet<float>;
+  constexpr int chains = 12;
+  P sums[chains];
+  for (int i = 0; i < chains; ++i) sums[i] = rope::detail::fill<P>(static_cast<float>(i));
+  P factor = rope::detail::fill<P>(0.999f), term = rope::detail::fill<P>(0.001f);
+  for (Index n = 0; n < steps; ++n) [&]<std::size_t... i>(std::index_sequence<i...>) {
+      ((sums[i] = rope::detail::in_register(rope::detail::multiply_add(sums[i], factor, term))), ...);
+    }
+  (std::make_index_sequence<std::size_t(chains)>{});
+  P sum = sums[0];
+  for (int i = 1; i < chains; ++i) sum = rope::detail::add(sum, sums[i]);
+  benchmark::DoNotOptimize(sum);
+  return static_cast<double>(steps) * 2 * chains * rope::detail::lanes<P>;
+}
+
+/// Times `work` of so many flops in turn with a millisecond of multiply-adds on each thread.
+inline void beside_peak(benchmark::State& state, double flops, int threads, const auto& work) {
+  std::vector<double> peaks, times;
+  constexpr Index steps = 300000;
+  double peak_flops = 0;
+  for (auto _ : state) {
+    const auto limit = [&] {
+      if (threads == 1)
+        peak_flops = multiply_adds(steps);
+      else
+        pool().parallel_for(2, [&](Index) { multiply_adds(steps); });
+    };
+    if (threads == 2) peak_flops = 2 * multiply_adds(1) * static_cast<double>(steps);
+    peaks.push_back(seconds(limit, 1));
+    times.push_back(seconds(work, 1));
+    state.SetIterationTime(times.back());
+  }
+  const double peak = peak_flops / median(peaks), time = median(times);
+  state.counters["ms"] = time * 1e3;
+  state.counters["GFLOP/s"] = flops / time * 1e-9;
+  state.counters["peak"] = peak * 1e-9;
+  state.counters["share"] = flops / time / peak;
 }
 
 /// What a reader of the results must know of the build and the machine.

@@ -39,21 +39,15 @@ struct shape {
   }
 };
 
-storage<float> channels(Index size) {
-  storage<float> x(static_cast<std::size_t>(size));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i * 7919 % 97) - 0.48f;
-  return x;
-}
-
 /// One call's memory. Keys and values are in the order of kv_cache, [batch, heads, tokens, head_dim], where
 /// `cached`, else in that of activations.
 struct operands {
   operands(const shape& of, bool cached)
       : s(of),
-        q_(channels(s.queries * s.heads * s.head_dim)),
-        k_(channels(s.keys * s.kv_heads * s.head_dim)),
-        v_(channels(s.keys * s.kv_heads * s.head_dim)),
-        out_(channels(s.queries * s.heads * s.head_dim)),
+        q_(bench::channels(s.queries * s.heads * s.head_dim)),
+        k_(bench::channels(s.keys * s.kv_heads * s.head_dim)),
+        v_(bench::channels(s.keys * s.kv_heads * s.head_dim)),
+        out_(bench::channels(s.queries * s.heads * s.head_dim)),
         q(rope::bshd(q_.data(), 1, s.queries, s.heads, s.head_dim)),
         k(cached ? rope::bhsd(k_.data(), 1, s.kv_heads, s.keys, s.head_dim)
                  : rope::bshd(k_.data(), 1, s.keys, s.kv_heads, s.head_dim)),
@@ -82,47 +76,6 @@ struct operands {
   rope::head_view<float> q, k, v, out;
   rope::frequency_table<float> table;
 };
-
-/// As many independent chains of multiply-adds as hide their latency.
-double multiply_adds(Index steps) {
-  using P = rope::detail::packet<float>;
-  constexpr int chains = 12;
-  P sums[chains];
-  for (int i = 0; i < chains; ++i) sums[i] = rope::detail::fill<P>(static_cast<float>(i));
-  P factor = rope::detail::fill<P>(0.999f), term = rope::detail::fill<P>(0.001f);
-  for (Index n = 0; n < steps; ++n) [&]<std::size_t... i>(std::index_sequence<i...>) {
-      ((sums[i] = rope::detail::in_register(rope::detail::multiply_add(sums[i], factor, term))), ...);
-    }
-  (std::make_index_sequence<std::size_t(chains)>{});
-  P sum = sums[0];
-  for (int i = 1; i < chains; ++i) sum = rope::detail::add(sum, sums[i]);
-  benchmark::DoNotOptimize(sum);
-  return static_cast<double>(steps) * 2 * chains * rope::detail::lanes<P>;
-}
-
-/// Times `work` of so many flops in turn with a millisecond of multiply-adds on each thread.
-void beside_peak(benchmark::State& state, double flops, int threads, const auto& work) {
-  std::vector<double> peaks, times;
-  constexpr Index steps = 300000;
-  double peak_flops = 0;
-  for (auto _ : state) {
-    const auto limit = [&] {
-      if (threads == 1)
-        peak_flops = multiply_adds(steps);
-      else
-        bench::pool().parallel_for(2, [&](Index) { multiply_adds(steps); });
-    };
-    if (threads == 2) peak_flops = 2 * multiply_adds(1) * static_cast<double>(steps);
-    peaks.push_back(bench::seconds(limit, 1));
-    times.push_back(bench::seconds(work, 1));
-    state.SetIterationTime(times.back());
-  }
-  const double peak = peak_flops / bench::median(peaks), time = bench::median(times);
-  state.counters["ms"] = time * 1e3;
-  state.counters["GFLOP/s"] = flops / time * 1e-9;
-  state.counters["peak"] = peak * 1e-9;
-  state.counters["share"] = flops / time / peak;
-}
 
 /// Attention as two Eigen products per head over tiles of queries, with the softmax of whole rows between
 /// them. Each tile multiplies only the keys that its last query sees.
@@ -174,7 +127,7 @@ double scratch_of(const operands& x) {
 
 void prefill(benchmark::State& state, shape s, int threads, bool rotates) {
   const operands x(s, false);
-  beside_peak(state, s.flops(), threads, [&] {
+  bench::beside_peak(state, s.flops(), threads, [&] {
     if (threads == 2)
       x.attend(bench::pool());
     else if (rotates)
@@ -192,13 +145,13 @@ void backward(benchmark::State& state, shape s, int threads) {
   rope::attention_options options;
   options.log_sum_exp = sums;
   rope::attention(x.q, x.k, x.v, x.out, options);
-  auto d_out_ = channels(s.queries * s.heads * s.head_dim), d_q_ = d_out_, d_k_ = x.k_, d_v_ = x.v_;
+  auto d_out_ = bench::channels(s.queries * s.heads * s.head_dim), d_q_ = d_out_, d_k_ = x.k_, d_v_ = x.v_;
   const auto like = [](rope::head_view<float> view, storage<float>& data) {
     view.data = data.data();
     return view;
   };
   const auto d_out = like(x.out, d_out_), d_q = like(x.q, d_q_), d_k = like(x.k, d_k_), d_v = like(x.v, d_v_);
-  beside_peak(state, s.backward_flops(), threads, [&] {
+  bench::beside_peak(state, s.backward_flops(), threads, [&] {
     if (threads == 2)
       rope::attention_gradient(
           rope::attention_tape<float>{
@@ -311,7 +264,7 @@ int main(int argc, char** argv) {
     add("rotation_inside", s, 1, [=](state& of) { rotation_inside(of, s); });
     add("eigen_products", s, 1, [=](state& of) {
       const operands x(s, false);
-      beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
+      bench::beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
     });
   }
   // Few key heads: every thread works on one.
@@ -326,14 +279,14 @@ int main(int argc, char** argv) {
     if (tokens <= 4096)  // it stores every score
       add("tokens/torch", s, 1, [=](state& of) {
         const operands x(s, false);
-        beside_peak(
+        bench::beside_peak(
             of, s.flops(), 1,
             bench::torch_attention(x.q.data, x.k.data, x.v.data, s.keys, s.heads, s.kv_heads, s.head_dim));
       });
 #endif
     add("tokens/eigen_products", s, 1, [=](state& of) {
       const operands x(s, false);
-      beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
+      bench::beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
     });
   }
   for (const Index keys : {1024, 4096, 16384})

@@ -1,0 +1,196 @@
+// What engines that serve many users do, each beside what it would cost without the feature, timed in turn:
+// rotation of a window or by coordinates inside of attention beside attention without rotation, decoding from
+// pages beside decoding from one piece of memory, from integers beside bfloat16, latents (MLA) beside the larger
+// of their read and their multiply-adds, and a batch of steps and a chunk beside the sum of both alone. A share is
+// the time beside over the time of the case. Names: what/queries x keys x heads + key heads x head_dim/threads.
+
+#include "../support.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using bench::Index;
+using rope::half_split;
+using rope::detail::storage;
+using state = benchmark::State;
+
+/// Work on one thread or on both.
+void run(int threads, const auto& work) {
+  if (threads == 2)
+    work(bench::pool());
+  else
+    work(rope::this_thread());
+}
+
+struct prompt {
+  Index tokens, heads, kv_heads, head_dim;
+  storage<float> q_ = bench::channels(tokens * heads * head_dim),
+                 k_ = bench::channels(tokens * kv_heads * head_dim), v_ = k_, out_ = q_;
+  rope::head_view<const float> q = rope::thd(static_cast<const float*>(q_.data()), tokens, heads, head_dim),
+                               k = rope::thd(static_cast<const float*>(k_.data()), tokens, kv_heads,
+                                             head_dim),
+                               v = rope::thd(static_cast<const float*>(v_.data()), tokens, kv_heads,
+                                             head_dim);
+  rope::head_view<float> out = rope::thd(out_.data(), tokens, heads, head_dim);
+};
+
+/// Rotation inside of attention beside none, for a table that is placed in the head or has rows of coordinates.
+void rotation_beside_none(state& of, const prompt& x, const rope::frequency_table<float>& table,
+                          Index first_channel) {
+  bench::beside_the_limit(
+      of, static_cast<double>(x.q_.size()) * sizeof(float), [&] { rope::attention(x.q, x.k, x.v, x.out); },
+      [&] { rope::attention<half_split>(x.q, x.k, x.v, x.out, table.at_channel(first_channel)); });
+}
+
+/// Sequences in pages of 16 tokens that lie in the pool in any order.
+struct engine {
+  static constexpr Index page_size = 16;
+  Index kv_heads, head_dim;
+  std::vector<int> lengths = {};
+  Index blocks = 0, pages = 0;
+  std::vector<int> table = {};
+  storage<float> k_ = {}, v_ = {};
+
+  engine(const std::vector<int>& of_tokens, Index heads, Index dim)
+      : kv_heads(heads), head_dim(dim), lengths(of_tokens) {
+    for (const int length : lengths) blocks = std::max(blocks, (length + page_size - 1) / page_size);
+    pages = blocks * static_cast<Index>(lengths.size());
+    table.resize(static_cast<std::size_t>(pages));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(1));
+    k_ = v_ = bench::channels(pages * page_size * kv_heads * head_dim);
+  }
+  rope::page_view<const float> view(std::span<const int> which_blocks,
+                                    std::span<const int> which_lengths) const {
+    return {
+        {.keys = rope::bhsd(static_cast<const float*>(k_.data()), pages, kv_heads, page_size, head_dim),
+         .values = rope::bhsd(static_cast<const float*>(v_.data()), pages, kv_heads, page_size, head_dim)},
+        which_blocks,
+        which_lengths};
+  }
+};
+
+void decode_pages(state& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads) {
+  const prompt one = {1, heads, kv_heads, head_dim};
+  const engine memory({static_cast<int>(keys)}, kv_heads, head_dim);
+  const auto pages = memory.view(memory.table, memory.lengths);
+  const auto in_one_piece =
+                 rope::bhsd(static_cast<const float*>(memory.k_.data()), 1, kv_heads, keys, head_dim),
+             values = rope::bhsd(static_cast<const float*>(memory.v_.data()), 1, kv_heads, keys, head_dim);
+  run(threads, [&](const auto& pool) {
+    bench::beside_the_limit(
+        of, 2.0 * static_cast<double>(keys * kv_heads * head_dim) * sizeof(float),
+        [&] { rope::attention(one.q, in_one_piece, values, one.out, {}, pool); },
+        [&] { rope::attention(one.q, pages, one.out, {}, pool); });
+  });
+}
+
+void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads) {
+  const prompt one = {1, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
+  rope::kv_cache<Eigen::bfloat16> wide(1, keys, kv_heads, head_dim);
+  rope::kv_cache<std::int8_t> narrow(1, keys, kv_heads, head_dim);
+  wide.append(many.k, many.v);
+  narrow.append(many.k, many.v);
+  run(threads, [&](const auto& pool) {
+    bench::beside_the_limit(
+        of, 2.0 * static_cast<double>(keys * kv_heads * head_dim),
+        [&] { rope::attention(one.q, wide, one.out, {}, {}, pool); },
+        [&] { rope::attention(one.q, narrow, one.out, {}, {}, pool); });
+  });
+}
+
+/// Absorbed decoding of 128 heads beside the larger of a read of the latents and its multiply-adds.
+void decode_latents(state& of, Index keys, int threads) {
+  constexpr Index heads = 128, latent = 512, rotary = 64;
+  rope::latent_cache<float> cache(1, keys, latent, rotary);
+  {
+    const prompt many = {keys, 1, 1, latent + rotary};
+    cache.append(many.k.channels(0, latent), many.k.channels(latent, rotary));
+  }
+  const prompt one = {1, heads, 1, latent + rotary};
+  storage<float> out_ = bench::channels(heads * latent);
+  const auto out = rope::thd(out_.data(), 1, heads, latent);
+  const double flops = 2.0 * static_cast<double>(heads * keys) * (2 * latent + rotary);
+  const rope::attention_options options = {.scale = 0.07};
+  const double read = bench::seconds(
+      [&] {
+        benchmark::DoNotOptimize(
+            Eigen::Map<const Eigen::ArrayXf>(cache.keys().data, keys * (latent + rotary)).sum());
+      },
+      20);
+  run(threads, [&](const auto& pool) {
+    bench::beside_peak(of, flops, threads, [&] { rope::attention(one.q, cache, out, options, {}, pool); });
+  });
+  of.counters["read_ms"] = read * 1e3;
+}
+
+/// Eight steps of 4096 keys and a chunk of 256, in one call, beside the steps and the chunk alone.
+void mixed_batch(state& of, Index heads, Index kv_heads, Index head_dim, int threads) {
+  constexpr Index steps = 8, chunk = 256;
+  std::vector<int> lengths(steps, 4096);
+  lengths.push_back(chunk);
+  const engine memory(lengths, kv_heads, head_dim);
+  const prompt x = {steps + chunk, heads, kv_heads, head_dim};
+  std::vector<std::int64_t> offsets(steps + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  const std::vector<std::int64_t> of_steps = offsets, of_chunk = {0, chunk};
+  offsets.push_back(steps + chunk);
+  const std::span<const int> blocks = memory.table, all = memory.lengths;
+  const auto split = static_cast<std::size_t>(steps * memory.blocks);
+  const auto together = memory.view(blocks, all), first = memory.view(blocks.first(split), all.first(steps)),
+             second = memory.view(blocks.subspan(split), all.subspan(steps));
+  run(threads, [&](const auto& pool) {
+    bench::beside_the_limit(
+        of, 0,
+        [&] {
+          rope::attention(x.q.token_range(0, steps), first, x.out.token_range(0, steps),
+                          {.query_offsets = of_steps}, pool);
+          rope::attention(x.q.token_range(steps, chunk), second, x.out.token_range(steps, chunk),
+                          {.query_offsets = of_chunk}, pool);
+        },
+        [&] { rope::attention(x.q, together, x.out, {.query_offsets = offsets}, pool); });
+  });
+}
+
+void add(const std::string& what, int threads, const auto& body) {
+  const std::string name = what + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+  benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  add("window/1024x1024x16+16x192", 1, [](state& of) {
+    const rope::frequency_table<float> table(rope::frequencies(64), 1024);
+    rotation_beside_none(of, {1024, 16, 16, 192}, table, 128);
+  });
+  add("axes/1024x1024x16+4x128", 1, [](state& of) {
+    Eigen::ArrayXXd at(1024, 3);
+    for (Index t = 0; t < 1024; ++t) at.row(t) << 3, static_cast<double>(t / 32), static_cast<double>(t % 32);
+    const rope::frequency_table<float> table(
+        rope::on_axes(rope::frequencies(128, 1e6), rope::contiguous_sections({16, 24, 24})), at);
+    rotation_beside_none(of, {1024, 16, 4, 128}, table, 0);
+  });
+  for (const int threads : {1, 2}) {
+    for (const Index keys : {1024, 4096, 16384}) {
+      const std::string shape = "1x" + std::to_string(keys) + "x32+8x128";
+      add("pages/" + shape, threads, [=](state& of) { decode_pages(of, keys, 32, 8, 128, threads); });
+      add("int8_beside_bfloat16/" + shape, threads,
+          [=](state& of) { decode_integers(of, keys, 32, 8, 128, threads); });
+    }
+    for (const Index keys : {1024, 4096})
+      add("latents/1x" + std::to_string(keys) + "x128+1x576", threads,
+          [=](state& of) { decode_latents(of, keys, threads); });
+    add("mixed_batch/8x4096_and_256x32+8x128", threads,
+        [=](state& of) { mixed_batch(of, 32, 8, 128, threads); });
+  }
+  bench::describe_run();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}
