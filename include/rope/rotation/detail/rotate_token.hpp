@@ -10,6 +10,7 @@
 #include <rope/base/simd/packet_pairs.hpp>  // can_take_apart
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/detail/shifted_heads.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
@@ -85,6 +86,8 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   using P = packet<arithmetic<T>>;
   using form = faster_form<Layout, T>;
   if constexpr (turns_in_packets<Layout, T, S>) {
+    if constexpr (std::is_same_v<T, S> && shifts_heads<P>)
+      if (channels_to_line<P>(x.in) != 0 && rotate_shifted<Layout, P>(x, row)) return;
     const bool held = in_one_pass<Layout, T, P, form::held_apart>(row.pairs);
     if (!streams || (held && (form::holds_between_buffers || x.in == x.out))) {
       rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
