@@ -15537,6 +15537,7 @@ class latent_cache {
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 
 #include <algorithm>  // std::fill, std::max, std::min
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -15610,15 +15611,26 @@ class ring_rows {
   }
 
   /// Calls write(b, t, slot, token) for every new token that stays. These have slots of their own, so threads
-  /// may write them in any order.
-  template <class Threads, class Write>
+  /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
+  /// called.
+  template <class Threads, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, Index bytes,
-                    const Write& write) const {
+                    const Write& write, const Forget& forget) const {
+    struct unless_done {
+      const Forget& forget;
+      std::atomic<bool> overwritten = false, done = false;
+      ~unless_done() {
+        if (overwritten && !done) forget();
+      }
+    } otherwise{forget};
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
       for (Index t = first; t < first + count; ++t)
-        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts)))
+        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts))) {
           write(b, t, slot(i), i);
+          if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
+        }
     });
+    otherwise.done = true;
   }
   /// Keeps count of new tokens.
   void append(Index tokens, const row_counts& counts) {
@@ -15772,7 +15784,8 @@ inline namespace ROPE_ABI {
 ///
 /// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
 ///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
-///            leaves the cache as it was.
+///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
+///            is empty then.
 template <class T>
 class ring_cache {
  public:
@@ -15869,7 +15882,8 @@ class ring_cache {
     rotation_ = {};
     rows_.for_each_new(
         k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
-        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); });
+        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); },
+        [&] { clear(); });
     note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
   }
 
@@ -15975,11 +15989,13 @@ class ring_cache {
     check_table<Layout>(table);
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
     const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
-    rows_.for_each_new(k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
-                       [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
-                         memory_.template write_rotated<Layout>(
-                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)}, norm);
-                       });
+    rows_.for_each_new(
+        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
+          memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
+                                                 detail::contiguous_positions{positions(b, t)}, norm);
+        },
+        [&] { clear(); });
     const detail::key_rotation rotation = rotation_of<Layout>(table);
     rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
     note(k.tokens, counts, coordinate);

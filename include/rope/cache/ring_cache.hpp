@@ -46,7 +46,8 @@ inline namespace ROPE_ABI {
 ///
 /// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
 ///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
-///            leaves the cache as it was.
+///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
+///            is empty then.
 template <class T>
 class ring_cache {
  public:
@@ -143,7 +144,8 @@ class ring_cache {
     rotation_ = {};
     rows_.for_each_new(
         k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
-        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); });
+        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); },
+        [&] { clear(); });
     note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
   }
 
@@ -249,11 +251,13 @@ class ring_cache {
     check_table<Layout>(table);
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
     const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
-    rows_.for_each_new(k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
-                       [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
-                         memory_.template write_rotated<Layout>(
-                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)}, norm);
-                       });
+    rows_.for_each_new(
+        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
+          memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
+                                                 detail::contiguous_positions{positions(b, t)}, norm);
+        },
+        [&] { clear(); });
     const detail::key_rotation rotation = rotation_of<Layout>(table);
     rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
     note(k.tokens, counts, coordinate);

@@ -3,6 +3,7 @@
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 
 #include <algorithm>  // std::fill, std::max, std::min
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -85,15 +86,26 @@ class ring_rows {
   }
 
   /// Calls write(b, t, slot, token) for every new token that stays. These have slots of their own, so threads
-  /// may write them in any order.
-  template <class Threads, class Write>
+  /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
+  /// called.
+  template <class Threads, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, Index bytes,
-                    const Write& write) const {
+                    const Write& write, const Forget& forget) const {
+    struct unless_done {
+      const Forget& forget;
+      std::atomic<bool> overwritten = false, done = false;
+      ~unless_done() {
+        if (overwritten && !done) forget();
+      }
+    } otherwise{forget};
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
       for (Index t = first; t < first + count; ++t)
-        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts)))
+        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts))) {
           write(b, t, slot(i), i);
+          if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
+        }
     });
+    otherwise.done = true;
   }
   /// Keeps count of new tokens.
   void append(Index tokens, const row_counts& counts) {
