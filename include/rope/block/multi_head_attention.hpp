@@ -117,7 +117,8 @@ class multi_head_attention {
   ///                any number of tokens, chunk by chunk
   /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
   ///
-  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Memory that runs
+  ///          out, and threads that fail, may do so when the tokens are appended: the cache knows its size
   template <class Cache, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
