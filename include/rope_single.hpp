@@ -21282,6 +21282,9 @@ inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && e
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
+/// Tokens that a window spans: some files write a large number where they mean none.
+inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
+                                    "must be a whole number, not negative and up to 2^53"};
 
 }  // namespace range
 
@@ -21589,7 +21592,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
     reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   const bool fixed = record.period_layers == 0 || record.period_layers == layers;
   const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
-  const auto window = reader.number("attention.sliding_window", range::not_negative);
+  const auto window = reader.number("attention.sliding_window", range::window);
   if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
@@ -21624,7 +21627,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
 template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
                                 const std::vector<bool>& sliding) {
-  const auto given = reader.number("attention.sliding_window", range::not_negative);
+  const auto given = reader.number("attention.sliding_window", range::window);
   if (sliding.empty()) return {given.value_or(0) > 0 ? not_known_window : 0};
   Index window = given ? static_cast<Index>(*given) : not_known_window;
   if (record.window == window_kind::chunks) window = not_known_window;
@@ -21977,7 +21980,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   if (length && !of_length) unused(length_key);
   if (record.temperature == gguf_temperature::fixed) {
     // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
-    const bool chunks = reader.number("attention.sliding_window", range::not_negative) != 0.0;
+    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
     model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
     model.query_rule.rule = llama4_query_scaling{};
     return;
@@ -22341,7 +22344,7 @@ class gguf_importer {
     model_.architecture = reader_.architecture();
     read_record();
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
+    model_.sliding_window = reader_.number("attention.sliding_window", range::window).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
@@ -24795,8 +24798,7 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
-  const auto window = text.index("sliding_window", range::not_negative),
-             both_sides = text.index("local_attention");
+  const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
   if (!is_causal(text, defaults)) {
@@ -24895,7 +24897,7 @@ class hugging_face_importer {
     const auto layers = text_.index_of(
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
-    const auto window = text_.number("sliding_window", range::not_negative),
+    const auto window = text_.number("sliding_window", range::window),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
                         (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);

@@ -448,6 +448,8 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
             {"llama.rope.dimension_count_per_layer", "even", "got 33"}},
            {small({{".block_count", 3}, {".attention.sliding_window_pattern", {1, 0}}}),
             {"llama.attention.sliding_window_pattern", "block_count values, 3", "got 2"}},
+           {small({{".attention.sliding_window", 1e300}}),
+            {"llama.attention.sliding_window", "up to 2^53", "1e+300"}},
            {small({{".attention.sliding_window_pattern", {1, 2}}}),
             {"llama.attention.sliding_window_pattern", "0 or 1", "got 2"}},
        }) {

@@ -772,6 +772,8 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
       {{{"max_position_embeddings", -5}}, {"max_position_embeddings", "positive"}},
       {{{"num_hidden_layers", 1e9}}, {"num_hidden_layers", "up to 16384", "got 1000000000"}},
       {{{"head_dim", 1e300}}, {"head_dim", "up to 1048576"}},
+      {{{"sliding_window", 1e300}}, {"sliding_window", "up to 2^53", "1e+300"}},
+      {{{"sliding_window", 0.5}}, {"sliding_window", "whole number", "0.5"}},
       {{{"global_head_dim", 0}}, {"global_head_dim", "positive whole number"}},
       {{{"rope_theta", 1e300}, {"rope_ratio", 1e300}}, {"rope_theta * rope_ratio", "greater than 1", "inf"}},
       {{{"rope_theta", 2}, {"rope_ratio", 0.25}}, {"rope_theta * rope_ratio", "greater than 1", "0.5"}},

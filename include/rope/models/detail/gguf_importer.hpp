@@ -42,7 +42,7 @@ class gguf_importer {
     model_.architecture = reader_.architecture();
     read_record();
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
+    model_.sliding_window = reader_.number("attention.sliding_window", range::window).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;

@@ -68,7 +68,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
     reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   const bool fixed = record.period_layers == 0 || record.period_layers == layers;
   const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
-  const auto window = reader.number("attention.sliding_window", range::not_negative);
+  const auto window = reader.number("attention.sliding_window", range::window);
   if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
@@ -103,7 +103,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
 template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
                                 const std::vector<bool>& sliding) {
-  const auto given = reader.number("attention.sliding_window", range::not_negative);
+  const auto given = reader.number("attention.sliding_window", range::window);
   if (sliding.empty()) return {given.value_or(0) > 0 ? not_known_window : 0};
   Index window = given ? static_cast<Index>(*given) : not_known_window;
   if (record.window == window_kind::chunks) window = not_known_window;

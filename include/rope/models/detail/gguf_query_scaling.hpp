@@ -38,7 +38,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   if (length && !of_length) unused(length_key);
   if (record.temperature == gguf_temperature::fixed) {
     // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
-    const bool chunks = reader.number("attention.sliding_window", range::not_negative) != 0.0;
+    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
     model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
     model.query_rule.rule = llama4_query_scaling{};
     return;

@@ -77,7 +77,7 @@ class hugging_face_importer {
     const auto layers = text_.index_of(
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
-    const auto window = text_.number("sliding_window", range::not_negative),
+    const auto window = text_.number("sliding_window", range::window),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
                         (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);

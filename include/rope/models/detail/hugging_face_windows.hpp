@@ -40,8 +40,7 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
-  const auto window = text.index("sliding_window", range::not_negative),
-             both_sides = text.index("local_attention");
+  const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
   if (!is_causal(text, defaults)) {

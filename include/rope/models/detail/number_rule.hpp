@@ -40,6 +40,9 @@ inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && e
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
+/// Tokens that a window spans: some files write a large number where they mean none.
+inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
+                                    "must be a whole number, not negative and up to 2^53"};
 
 }  // namespace range
 
