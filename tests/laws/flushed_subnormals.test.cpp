@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+// A program that flushes subnormal numbers to zero (audio hosts, -ffast-math anywhere in it): what holds no
+// subnormal number has the bits it always has, what is only copied keeps them, and the rest is off by no more
+// than the smallest normal numbers that were flushed.
+#include <rope/rope.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/heads.hpp"
+#include "support/random.hpp"
+#include "support/tape.hpp"
+#include "support/tensor.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#define ROPE_TEST_CAN_FLUSH
+#elif defined(__aarch64__)
+#define ROPE_TEST_CAN_FLUSH
+#endif
+
+#ifdef ROPE_TEST_CAN_FLUSH
+
+using rope::bshd;
+using rope::half_split;
+using rope::Index;
+
+namespace {
+
+/// While it lives, results of this thread that are subnormal are zero (FTZ), and so are such operands (DAZ).
+class flushing {
+ public:
+#if defined(__SSE2__)
+  flushing() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  ~flushing() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  flushing() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    asm volatile("msr fpcr, %0" : : "r"(before_ | std::uint64_t{1} << 24));
+  }
+  ~flushing() { asm volatile("msr fpcr, %0" : : "r"(before_)); }
+
+ private:
+  std::uint64_t before_;
+#endif
+ public:
+  flushing(const flushing&) = delete;
+  flushing& operator=(const flushing&) = delete;
+};
+
+/// What a call leaves with and without flushing.
+template <class Call>
+bool same_bits_flushed(const Call& call) {
+  const auto expected = call();
+  const flushing now;
+  return testing::same_bits(call(), expected);
+}
+
+constexpr Index batch = 2, tokens = 70, heads = 4, kv_heads = 2, head_dim = 16;
+
+template <class T>
+std::vector<T> numbers(Index of_heads, std::uint64_t seed) {
+  return testing::random_channels<T>(batch * tokens * of_heads * head_dim, seed);
+}
+template <class T>
+rope::head_view<T> view(std::vector<T>& x, Index of_heads) {
+  return bshd(x.data(), batch, tokens, of_heads, head_dim);
+}
+
+}  // namespace
+
+TEST_CASE("a thread can flush subnormal numbers", "[house]") {
+  volatile float tiny = std::numeric_limits<float>::min();
+  volatile double tiny_double = std::numeric_limits<double>::min();
+  {
+    const flushing now;
+    CHECK(tiny / 2 == 0);
+    CHECK(tiny_double / 2 == 0);
+  }
+  CHECK(tiny / 2 != 0);
+}
+
+TEMPLATE_TEST_CASE("tables have the same bits where subnormal numbers are flushed", "[house]", float,
+                   double) {
+  using S = TestType;
+  const auto entries = [](const rope::frequency_table<S>& table) {
+    std::vector<S> all;
+    for (std::int64_t p = table.first(); p < table.last(); ++p) {
+      all.insert(all.end(), table.cos(p).begin(), table.cos(p).end());
+      all.insert(all.end(), table.sin(p).begin(), table.sin(p).end());
+    }
+    return all;
+  };
+  const Eigen::ArrayXXd real = Eigen::ArrayXXd::Random(40, 1) * 1e3;
+  CHECK(same_bits_flushed([&] { return entries({rope::frequencies(128, 1e6), -100, 100}); }));
+  CHECK(same_bits_flushed([&] { return entries({rope::frequencies(128, 1e9), 1 << 30, (1 << 30) + 50}); }));
+  CHECK(same_bits_flushed([&] { return entries({rope::frequencies(64), real}); }));
+  CHECK(same_bits_flushed([&] {
+    return entries(
+        {rope::frequencies(64, 1e4, rope::yarn_scaling{.factor = 4, .original_max_position = 2048}), 30});
+  }));
+  CHECK(same_bits_flushed(
+      [&] { return entries(rope::frequency_table<S>::with_float_angles(rope::frequencies(64), 0, 30)); }));
+}
+
+TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed", "[house]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
+  CHECK(same_bits_flushed([&] {
+    std::vector<T> x = numbers<T>(heads, 11);
+    rope::rotate<half_split>(view(x, heads), table, 9);
+    rope::rotate<rope::interleaved>(view(x, heads), table, 30);
+    return x;
+  }));
+  CHECK(same_bits_flushed([&] {
+    std::vector<T> x = numbers<T>(heads, 12);
+    const std::vector<T> weight = testing::random_channels<T>(head_dim, 13);
+    rope::normalize_and_rotate<half_split>(view(x, heads), rope::head_norm<T>{.weight = weight}, table, 9);
+    return x;
+  }));
+  // Keys far apart, so that many weights are next to nothing.
+  CHECK(same_bits_flushed([&] {
+    std::vector<T> q = numbers<T>(heads, 14), k = numbers<T>(kv_heads, 15), v = numbers<T>(kv_heads, 16),
+                   out(q.size());
+    rope::attention<half_split>(view(q, heads), view(k, kv_heads), view(v, kv_heads), view(out, heads), table,
+                                {.scale = 20, .window = 50, .sinks = 2});
+    return out;
+  }));
+  CHECK(same_bits_flushed([&] {
+    std::vector<T> q = numbers<T>(heads, 17), k = numbers<T>(kv_heads, 18), v = numbers<T>(kv_heads, 19),
+                   out(q.size());
+    rope::kv_cache<T> cache(batch, tokens, kv_heads, head_dim);
+    cache.template append<half_split>(view(k, kv_heads), view(v, kv_heads), table);
+    rope::attention<half_split>(view(q, heads).token_range(0, 1), cache, view(out, heads).token_range(0, 1),
+                                table, {.scale = 20});
+    return out;
+  }));
+  if constexpr (sizeof(T) >= sizeof(float))
+    CHECK(same_bits_flushed([&] {
+      std::vector<T> q = numbers<T>(heads, 20), k = numbers<T>(kv_heads, 21), v = numbers<T>(kv_heads, 22),
+                     out(q.size()), d_out = numbers<T>(heads, 23), d_q(q.size()), d_k(k.size()),
+                     d_v(v.size());
+      rope::attention(view(q, heads), view(k, kv_heads), view(v, kv_heads), view(out, heads));
+      rope::attention_gradient(testing::tape(view(q, heads), view(k, kv_heads), view(v, kv_heads),
+                                             view(out, heads), view(d_out, heads), view(d_q, heads),
+                                             view(d_k, kv_heads), view(d_v, kv_heads)));
+      d_q.insert(d_q.end(), d_k.begin(), d_k.end());
+      d_q.insert(d_q.end(), d_v.begin(), d_v.end());
+      return d_q;
+    }));
+}
+
+TEST_CASE("subnormal numbers of half are none of float, and are kept", "[house]") {
+  const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
+  CHECK(same_bits_flushed([&] {
+    std::vector<Eigen::half> x = testing::random_channels<Eigen::half>(batch * tokens * heads * head_dim, 31);
+    for (Eigen::half& channel : x) channel = Eigen::half(static_cast<float>(channel) * 0x1p-20f);
+    rope::rotate<half_split>(view(x, heads), table, 9);
+    return x;
+  }));
+}
+
+TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are flushed", "[house]", float,
+                   double) {
+  using T = TestType;
+  const rope::frequency_table<float> table(rope::frequencies(8), tokens);
+  std::vector<T> x(std::size_t(batch * tokens * heads * head_dim), std::numeric_limits<T>::denorm_min());
+  std::vector<T> out(x.size(), T(7));
+  const std::vector<T> before = x;
+  {
+    const flushing now;
+    rope::rotate_to<half_split>(view(x, heads), view(out, heads), table, 0);
+    rope::rotate<half_split>(view(x, heads), table, 0);
+  }
+  for (Index b = 0; b < batch; ++b)
+    for (Index h = 0; h < heads; ++h)
+      for (const std::vector<T>* after : {&x, &out}) {
+        auto copy = *after;
+        // Position 0 does not turn, nor do channels from 8 on.
+        CHECK(testing::same_bits(view(copy, heads).at(b, 0, h), before.data(), head_dim));
+        CHECK(testing::same_bits(view(copy, heads).at(b, 5, h) + 8, before.data(), head_dim - 8));
+      }
+}
+
+TEMPLATE_TEST_CASE("subnormal channels are off by no more than what is flushed", "[house]", float, double) {
+  using T = TestType;
+  constexpr T smallest = std::numeric_limits<T>::min();
+  const rope::frequency_table<T> table(rope::frequencies(head_dim), 2 * tokens);
+  std::vector<T> x = numbers<T>(heads, 41);  // of 2^-7 to 4
+  for (T& channel : x) channel *= smallest;
+  std::vector<T> expected = x, found = x;
+  rope::rotate<half_split>(view(expected, heads), table, 9);
+  {
+    const flushing now;
+    rope::rotate<half_split>(view(found, heads), table, 9);
+  }
+  // Of u' = u c - v s, both operands, both products and the result may each lose less than `smallest`.
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(std::abs(found[i] - expected[i]) <= 5 * smallest);
+  }
+}
+
+#else
+
+TEST_CASE("a thread can flush subnormal numbers", "[house]") {
+  WARN("not run: needs x86-64 or aarch64, whose threads can flush subnormal numbers");
+}
+
+#endif
