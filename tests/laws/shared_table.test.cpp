@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// What may be shared between threads is: one table, one block and one set of model tables in eight threads at
+// once, each with tokens and caches of its own, give each the bits of a thread alone.
+#include <rope/rope.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "support/block.hpp"
+#include "support/catch.hpp"
+#include "support/heads.hpp"
+#include "support/random.hpp"
+#include "support/tape.hpp"
+#include "support/tensor.hpp"
+
+using rope::bshd;
+using rope::half_split;
+using rope::Index;
+
+namespace {
+
+constexpr Index users = 8, rounds = 6, tokens = 48, heads = 4, kv_heads = 2, head_dim = 32;
+
+/// Numbers of one user, which no other has.
+std::vector<float> numbers(Index of_heads, Index user, std::uint64_t seed) {
+  return testing::random_channels<float>(tokens * of_heads * head_dim, seed * 100 + std::uint64_t(user));
+}
+rope::head_view<float> view(std::vector<float>& x, Index of_heads) {
+  return bshd(x.data(), 1, tokens, of_heads, head_dim);
+}
+
+/// Everything that one user asks of a table.
+std::vector<float> all_calls(const rope::frequency_table<float>& table, Index user) {
+  std::vector<float> q = numbers(heads, user, 1), k = numbers(kv_heads, user, 2),
+                     v = numbers(kv_heads, user, 3), out = numbers(heads, user, 4), d_out = out,
+                     d_q(q.size()), d_k(k.size()), d_v(v.size());
+  const rope::frequency_table<float> copy = table;  // copied while others read it
+  rope::kv_cache<float> cache(1, tokens, kv_heads, head_dim);
+  cache.append<half_split>(view(k, kv_heads), view(v, kv_heads), table);
+  rope::attention<half_split>(view(q, heads), cache, view(out, heads), copy);
+  rope::attention_gradient<half_split>(
+      testing::tape(view(q, heads), view(k, kv_heads), view(v, kv_heads), view(out, heads),
+                    view(d_out, heads), view(d_q, heads), view(d_k, kv_heads), view(d_v, kv_heads)),
+      table);
+  rope::rotate<half_split>(view(q, heads), view(k, kv_heads), table.at_channel(0), user);
+  rope::unrotate<rope::interleaved>(view(v, kv_heads), copy, 2 * user);
+  for (const auto* more : {&q, &k, &v, &d_q, &d_k, &d_v}) out.insert(out.end(), more->begin(), more->end());
+  out.push_back(table.cos(user)[3]);
+  return out;
+}
+
+/// Runs call(user) for every user at the same time, round after round.
+template <class Call>
+void together(const Call& call) {
+  std::atomic<Index> waiting = users;
+  std::vector<std::thread> threads;
+  for (Index user = 0; user < users; ++user)
+    threads.emplace_back([&, user] {
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+      for (Index round = 0; round < rounds; ++round) call(user, round);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+TEST_CASE("eight threads share one table", "[house]") {
+  const rope::frequency_table<float> table(rope::frequencies(head_dim), 3 * tokens);
+  std::vector<std::vector<float>> alone;
+  for (Index user = 0; user < users; ++user) alone.push_back(all_calls(table, user));
+  CHECK(alone[0] != alone[1]);
+  std::vector<int> same(std::size_t(users), 0);
+  together([&](Index user, Index) {
+    const auto n = std::size_t(user);
+    same[n] += testing::same_bits(all_calls(table, user), alone[n]);
+  });
+  for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
+}
+
+TEST_CASE("eight threads make tables, and use those of each other", "[house]") {
+  const rope::frequencies schedule(head_dim, 1e4,
+                                   rope::yarn_scaling{.factor = 4, .original_max_position = 64});
+  const rope::frequency_table<float> table(schedule, 3 * tokens);
+  std::vector<std::vector<float>> alone;
+  for (Index user = 0; user < users; ++user) alone.push_back(all_calls(table, user));
+  std::vector<int> same(std::size_t(users), 0);
+  together([&](Index user, Index round) {
+    const rope::frequency_table<float> own(schedule, 3 * tokens);
+    const auto n = std::size_t(user);
+    same[n] += own.fingerprint() == table.fingerprint() &&
+               testing::same_bits(all_calls(round % 2 == 0 ? own : table, user), alone[n]);
+    rope::release_scratch();
+  });
+  for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
+}
+
+TEST_CASE("eight threads share one block, and append to caches of their own", "[house]") {
+  const testing::random_block<float> memory({.heads = 4,
+                                             .kv_heads = 2,
+                                             .head_dim = 8,
+                                             .model_dim = 24,
+                                             .context_dim = 24,
+                                             .out_dim = 24,
+                                             .norm = true},
+                                            77);
+  const rope::multi_head_attention<float, half_split> block(memory.weights(), memory.options());
+  const rope::frequency_table<float> table(rope::frequencies(8), 60);
+  const auto decode = [&](Index user) {
+    testing::random dice(900 + std::uint64_t(user));
+    const testing::rows_of<float> x = testing::random_rows<float>(dice, 40, 24, 2);
+    testing::rows_of<float> out(40, block.shape().out_dim);
+    rope::kv_cache<float> cache(1, 60, 2, block.shape().head_dim, block.shape().value_dim);
+    block.forward(x.topRows(30), cache, out.topRows(30), table);
+    for (Index row = 30; row < 40; ++row)
+      block.forward(x.middleRows(row, 1), cache, out.middleRows(row, 1), table);
+    return std::vector<float>(out.data(), out.data() + out.size());
+  };
+  std::vector<std::vector<float>> alone;
+  for (Index user = 0; user < users; ++user) alone.push_back(decode(user));
+  CHECK(alone[0] != alone[1]);
+  std::vector<int> same(std::size_t(users), 0);
+  together([&](Index user, Index) {
+    same[std::size_t(user)] += testing::same_bits(decode(user), alone[std::size_t(user)]);
+  });
+  for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
+}
