@@ -3094,12 +3094,6 @@ using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
-}
-
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -4096,6 +4090,45 @@ A saturated_to(double x) {
 
 #endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+#define ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+
+#include <type_traits>
+
+
+/// Rows of channels on their way to the type that is computed in, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 
@@ -5057,27 +5090,6 @@ void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }
 
-/// Channels in the arithmetic type, as the packets of a rotation read them.
-template <class T>
-void widen_channels(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
 /// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
 /// weight d + h * head_stride of `weight`.
 template <class W>
@@ -5181,7 +5193,7 @@ class norm_pass {
       stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
     } else {
       rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen_channels(x_.at(b, t, first + h), head_dim, rows + h * stride);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {
       if constexpr (std::is_same_v<T, A>)
@@ -13762,7 +13774,7 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
       struct dequantized_numbers {};
       float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
       detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
     }
   });
 }
@@ -17511,8 +17523,8 @@ class norm_gradient {
     for (; first < last; ++first) {
       const Index b = first / x_.tokens, t = first % x_.tokens;
       for (Index h = 0; h < x_.heads; ++h) {
-        widen_channels(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
-        widen_channels(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
+        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
       }
       for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
       for (Index h = 0; h < x_.heads; ++h) {
@@ -26217,7 +26229,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
           } else {
             detail::widen(channels, x.head_dim, head);
             detail::transform_head(head, x.head_dim);
-            for (Index d = 0; d < x.head_dim; ++d) channels[d] = detail::rounded<T>(head[d]);
+            detail::round_channels<T>(head, x.head_dim, channels);
           }
         }
     };

@@ -21,12 +21,6 @@ using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
-}
-
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -11,8 +11,8 @@
 #include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/channels_16_bit.hpp>  // rounded
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
@@ -99,7 +99,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
           } else {
             detail::widen(channels, x.head_dim, head);
             detail::transform_head(head, x.head_dim);
-            for (Index d = 0; d < x.head_dim; ++d) channels[d] = detail::rounded<T>(head[d]);
+            detail::round_channels<T>(head, x.head_dim, channels);
           }
         }
     };

@@ -10,6 +10,7 @@
 #include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
@@ -46,8 +47,8 @@ class norm_gradient {
     for (; first < last; ++first) {
       const Index b = first / x_.tokens, t = first % x_.tokens;
       for (Index h = 0; h < x_.heads; ++h) {
-        widen_channels(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
-        widen_channels(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
+        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
       }
       for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
       for (Index h = 0; h < x_.heads; ++h) {

@@ -9,7 +9,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/base/simd/channels_16_bit.hpp>  // rounded
+#include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
@@ -115,7 +115,7 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
       struct dequantized_numbers {};
       float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
       detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
     }
   });
 }

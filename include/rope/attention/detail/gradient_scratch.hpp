@@ -12,6 +12,7 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/tape.hpp>
 #include <rope/base/channels.hpp>
+#include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

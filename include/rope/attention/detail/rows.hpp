@@ -13,6 +13,7 @@
 #include <rope/base/channels.hpp>
 #include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/wide_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 #include <rope/rotation/detail/rotation_pass.hpp>

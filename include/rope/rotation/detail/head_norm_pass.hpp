@@ -10,8 +10,7 @@
 
 #include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/channels_16_bit.hpp>
-#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
@@ -63,27 +62,6 @@ void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   for (; d + norm_step <= count; d += norm_step)
     Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
-}
-
-/// Channels in the arithmetic type, as the packets of a rotation read them.
-template <class T>
-void widen_channels(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
 }
 
 /// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
@@ -189,7 +167,7 @@ class norm_pass {
       stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
     } else {
       rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen_channels(x_.at(b, t, first + h), head_dim, rows + h * stride);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {
       if constexpr (std::is_same_v<T, A>)
