@@ -220,11 +220,23 @@ def long_table(cases, context):
             ("(8, 128, 12, 64) float", "float", "8x128x12x64", "1 thread"),
             ("prefill, head_dim 256, float", "float", "1x4096x32x256", "1 thread"),
             ("prefill bfloat16", "bfloat16", "1x4096x32x128", "1 thread"),
-            ("prefill half", "half", "1x4096x32x128", "1 thread")]
+            ("prefill half", "half", "1x4096x32x128", "1 thread"),
+            ("prefill float, 16 bytes behind a line", "float", "1x4096x32x128@16", "1 thread"),
+            ("decode float, 16 bytes behind a line, in L1", "float", "1x1x32x128@16", "1 thread"),
+            ("decode float, 4 bytes behind a line, in L1", "float", "1x1x32x128@4", "1 thread"),
+            ("head_dim 72 float, in L2", "float", "1x16x32x72", "1 thread"),
+            ("head_dim 100 float, in L2", "float", "1x16x32x100", "1 thread"),
+            ("head_dim 112 float, 16 bytes behind a line, in L2", "float", "1x16x32x112@16", "1 thread"),
+            ("one head (1, 4096, 1, 128) float", "float", "1x4096x1x128", "1 thread"),
+            ("decode bfloat16, in L1", "bfloat16", "1x1x32x128", "1 thread"),
+            ("decode half, in L1", "half", "1x1x32x128", "1 thread")]
     lines = ["| rotation, share of the limit | half_split | interleaved |", "|---|---|---|"]
     for label, *key in rows:
         lines.append("| " + " | ".join([label] + [share(cases, prefix.format(layout, *key))
                                                   for layout in ("half_split", "interleaved")]) + " |")
+    lines.append("| (8, 12, 128, 64) float, head by head | " + " | ".join(
+        share(cases, f"rotate/{layout}/float/bhsd/8x128x12x64/1 thread")
+        for layout in ("half_split", "interleaved")) + " |")
     lines.append("| out of place, share of a copy | " + " | ".join(
         share(cases, f"rotate_out_of_place/{layout}/float/bshd/1x4096x32x128/1 thread")
         for layout in ("half_split", "interleaved")) + " |")

@@ -218,7 +218,7 @@ void decode_from_cache(benchmark::State& state, shape s, int threads) {
 void rotation_inside(benchmark::State& state, shape s) {
   const operands x(s, false);
   bench::beside_the_limit(
-      state, x.bytes(), [&] { x.attend(); }, [&] { x.rotate_and_attend(); });
+      state, x.bytes(), [&] { x.attend(); }, [&] { x.rotate_and_attend(); }, bench::beside::another_call);
 }
 
 /// The share is the time of the causal attention over that of the same with an option besides.
@@ -240,7 +240,8 @@ void option_beside_none(benchmark::State& state, shape s, const std::string& nam
   if (name == "dropout") options.dropout = 0.1;
   if (name == "positions") options.query_positions = queries, options.key_positions = keys;
   bench::beside_the_limit(
-      state, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); });
+      state, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); },
+      bench::beside::another_call);
 }
 
 void add(const std::string& what, const shape& s, int threads, const auto& body) {
@@ -309,4 +310,5 @@ int main(int argc, char** argv) {
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
+  return bench::refused() ? 1 : 0;
 }

@@ -45,7 +45,8 @@ void rotation_beside_none(state& of, const prompt& x, const rope::frequency_tabl
                           Index first_channel) {
   bench::beside_the_limit(
       of, static_cast<double>(x.q_.size()) * sizeof(float), [&] { rope::attention(x.q, x.k, x.v, x.out); },
-      [&] { rope::attention<half_split>(x.q, x.k, x.v, x.out, table.at_channel(first_channel)); });
+      [&] { rope::attention<half_split>(x.q, x.k, x.v, x.out, table.at_channel(first_channel)); },
+      bench::beside::another_call);
 }
 
 /// Sequences in pages of 16 tokens that lie in the pool in any order.
@@ -87,7 +88,7 @@ void decode_pages(state& of, Index keys, Index heads, Index kv_heads, Index head
     bench::beside_the_limit(
         of, 2.0 * static_cast<double>(keys * kv_heads * head_dim) * sizeof(float),
         [&] { rope::attention(one.q, in_one_piece, values, one.out, {}, pool); },
-        [&] { rope::attention(one.q, pages, one.out, {}, pool); });
+        [&] { rope::attention(one.q, pages, one.out, {}, pool); }, bench::beside::another_call);
   });
 }
 
@@ -101,7 +102,7 @@ void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index h
     bench::beside_the_limit(
         of, 2.0 * static_cast<double>(keys * kv_heads * head_dim),
         [&] { rope::attention(one.q, wide, one.out, {}, {}, pool); },
-        [&] { rope::attention(one.q, narrow, one.out, {}, {}, pool); });
+        [&] { rope::attention(one.q, narrow, one.out, {}, {}, pool); }, bench::beside::another_call);
   });
 }
 
@@ -154,7 +155,8 @@ void mixed_batch(state& of, Index heads, Index kv_heads, Index head_dim, int thr
           rope::attention(x.q.token_range(steps, chunk), second, x.out.token_range(steps, chunk),
                           {.query_offsets = of_chunk}, pool);
         },
-        [&] { rope::attention(x.q, together, x.out, {.query_offsets = offsets}, pool); });
+        [&] { rope::attention(x.q, together, x.out, {.query_offsets = offsets}, pool); },
+        bench::beside::another_call);
   });
 }
 
@@ -193,4 +195,5 @@ int main(int argc, char** argv) {
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
+  return bench::refused() ? 1 : 0;
 }

@@ -16,6 +16,7 @@ using rope::detail::storage;
 struct shape {
   Index batch, tokens, heads, head_dim;
   Index rotary_dim = 0, first_channel = 0;
+  Index past_line = 0;  // bytes that the first channel is behind the beginning of a line of the cache
 
   Index rotated() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
   Index size() const { return batch * tokens * heads * head_dim; }
@@ -23,6 +24,7 @@ struct shape {
     std::string text = std::to_string(batch) + "x" + std::to_string(tokens) + "x" + std::to_string(heads) +
                        "x" + std::to_string(head_dim);
     if (rotary_dim != 0) text += "[" + std::to_string(first_channel) + "+" + std::to_string(rotary_dim) + "]";
+    if (past_line != 0) text += "@" + std::to_string(past_line);
     return text;
   }
 };
@@ -57,20 +59,25 @@ using table_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class Layout, class T>
 void in_place(benchmark::State& state, shape s, order o, int threads, bool gathered) {
   const rope::frequency_table<table_type<T>> table(rope::frequencies(s.rotated()), s.batch * s.tokens + 8);
-  auto x = channels<T>(s.size());
-  const auto view = view_of(x.data(), s, o).channels(s.first_channel, s.head_dim - s.first_channel);
+  auto memory = channels<T>(s.size() + 128);  // begins with a line
+  T* const x = memory.data() + s.past_line / Index(sizeof(T));
+  const auto view = view_of(x, s, o).channels(s.first_channel, s.head_dim - s.first_channel);
   std::vector<int> ids(static_cast<std::size_t>(view.tokens));
   for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int>((t * 7919) % (ids.size() + 1));
-  // A window moves fewer bytes than the whole, and its limit is the scale of just that window.
+  // A window moves fewer bytes than the whole, and its limit is the scale of the lines that it touches.
   const Index moved = s.size() / s.head_dim * s.rotated();
+  // No limits: a loop over short windows, which rotation may be faster than, and what two threads do to a few
+  // KiB, which rotation leaves to one.
+  const auto what = moved != s.size() || (threads == 2 && s.size() < Index{1} << 16)
+                        ? bench::beside::another_call
+                        : bench::beside::hardware;
   bench::beside_the_limit(
       state, 2.0 * static_cast<double>(moved) * sizeof(T),
       [&] {
-        if (moved == s.size())
-          bench::scale_in_place(x.data(), moved, threads);
-        else
-          for (Index head = 0; head < s.size() / s.head_dim; ++head)
-            bench::scale_in_place(x.data() + head * s.head_dim + s.first_channel, s.rotated(), 1);
+        if constexpr (std::is_same_v<T, float>)
+          if (moved != s.size())
+            return bench::scale_lines(x, s.size() / s.head_dim, s.head_dim, s.first_channel, s.rotated());
+        bench::scale_in_place(x, s.size(), threads);
       },
       [&] {
         if (threads == 2)
@@ -79,7 +86,8 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
           rope::rotate<Layout>(view, table, ids);
         else
           rope::rotate<Layout>(view, table, 1);
-      });
+      },
+      what);
 }
 
 template <class Layout, class T>
@@ -168,8 +176,24 @@ void register_layout() {
     register_in_place<Layout, float>({1, 512, 32, head_dim});
     register_in_place<Layout, float>({1, 4096, 32, head_dim});
   }
-  for (const shape& partial : {shape{1, 4096, 32, 128, 32, 0}, shape{1, 4096, 16, 192, 64, 128}})
+  for (const shape& partial :
+       {shape{1, 4096, 32, 128, 32, 0}, shape{1, 4096, 16, 192, 64, 128}, shape{1, 16, 32, 256, 16, 0},
+        shape{1, 16, 32, 192, 64, 128}, shape{1, 16, 32, 80, 32, 0}})
     register_in_place<Layout, float>(partial);
+  // Memory as a large std::vector has it, 16 bytes behind a line, and at an odd element.
+  for (const Index past : {16, 4})
+    for (shape s : {decode, prefill512, prefill4096}) {
+      s.past_line = past;
+      register_in_place<Layout, float>(s);
+    }
+  // In L2: heads that are few packets, or no whole number of them.
+  for (const Index head_dim : {64, 72, 80, 96, 100, 112, 128}) {
+    register_in_place<Layout, float>({1, 16, 32, head_dim});
+    register_in_place<Layout, float>({1, 16, 32, head_dim, 0, 0, 16});
+  }
+  // Heads one after the other, and one head alone, whose table is as large as it is.
+  register_in_place<Layout, float>({1, 2048, 32, 128}, order::bhsd);
+  register_in_place<Layout, float>({1, 4096, 1, 128});
   register_in_place<Layout, float>(prefill4096, order::bshd, 1, true);
   for (const shape& s : {decode, prefill512, prefill4096}) {
     register_in_place<Layout, float>(s, order::bshd, 2);
@@ -206,4 +230,5 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   bench::describe_run();
   benchmark::RunSpecifiedBenchmarks();
+  return bench::refused() ? 1 : 0;
 }

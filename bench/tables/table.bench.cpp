@@ -30,7 +30,7 @@ void build(benchmark::State& state, const Work& work) {
           }
         benchmark::ClobberMemory();
       },
-      [&] { work(frequencies); });
+      [&] { work(frequencies); }, bench::beside::another_call);
 }
 
 }  // namespace
@@ -71,4 +71,5 @@ int main(int argc, char** argv) {
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
+  return bench::refused() ? 1 : 0;
 }
