@@ -10,7 +10,8 @@
 
 Other options: --seed N, --tests N (files that are tried for a mutant, at most), --cxx COMPILER, --jobs N,
 --timeout SECONDS of processor for one file of tests, --scratch FOLDER, which is kept: what was decided is not decided again
-until a header or a test changes.
+until a header or a test changes. --native compiles for this processor: code for wider registers is seen with it, and code for
+narrower ones without it.
 
 A mutant is one exchanged operator, comparison, sign, constant or bound (std::min for std::max) in code, or one
 statement of control that is left out. Texts of errors, comments, preprocessor lines and assertions of the
@@ -145,7 +146,24 @@ class Judge:
         options.scratch.mkdir(parents=True, exist_ok=True)
         self.options = options
         self.shop = plant.Workshop(options.cxx, options.scratch, options.timeout)
+        if options.native:
+            self.shop.base.append("-march=native")
+        self.shop.state.update(repr(self.shop.base).encode())
         self.including = includers()
+        self.preprocessed = {}
+
+    def text_of(self, file):
+        """What the preprocessor leaves of a header."""
+        code, text = plant.run(self.shop.base + ["-I", str(INCLUDE), "-E", "-P", "-x", "c++", str(file)])
+        if code != 0:
+            raise plant.Failure(f"{file} cannot be preprocessed:\n{text}")
+        return text
+
+    def is_left_out(self, header, changed):
+        """Whether a change of a header is in code that is not compiled here."""
+        if header not in self.preprocessed:
+            self.preprocessed[header] = self.text_of(INCLUDE / header)
+        return self.text_of(changed) == self.preprocessed[header]
 
     def fails(self, program):
         """How a file of tests notices, or None."""
@@ -172,7 +190,7 @@ class Judge:
         self.shop.once(known, make)
 
     def judge(self, header, mutant):
-        """killed, survived or stillborn, and by which file."""
+        """killed, survived, stillborn or left out, and by which file."""
         index, before, after = mutant
         tests = tests_of(header, self.options.tests, self.including)
         state = self.shop.state.copy()
@@ -195,6 +213,8 @@ class Judge:
             changed = place / "include" / header
             changed.parent.mkdir(parents=True)
             changed.write_text("\n".join(lines), encoding="utf-8")
+            if self.is_left_out(header, changed):
+                return "left out", ""
             for test in tests:
                 self.passes_before(test)
                 try:
@@ -217,6 +237,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--cxx", default="clang++")
+    parser.add_argument("--native", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=int, default=120)
     parser.add_argument("--scratch", type=pathlib.Path,
@@ -272,7 +293,7 @@ def main():
     made = sum(total.get(r, 0) for r in ("killed", "survived", "explained"))
     share = 100 * total.get("killed", 0) / made if made else 100
     print(f"{made} mutants, {share:.1f} % killed, {total.get('explained', 0)} explained, {unexplained} survived; "
-          f"seed {options.seed}, {total.get('stillborn', 0)} did not compile")
+          f"seed {options.seed}, {total.get('stillborn', 0)} did not compile, {total.get('left out', 0)} left out")
     return 1 if unexplained else 0
 
 
