@@ -104,7 +104,10 @@ template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
                                 const std::vector<bool>& sliding) {
   const auto given = reader.number("attention.sliding_window", range::window);
-  if (sliding.empty()) return {given.value_or(0) > 0 ? not_known_window : 0};
+  if (sliding.empty()) {
+    const bool slides_unsaid = record.period > 0 && !record.needs_window && !given;  // no layers are named
+    return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
+  }
   Index window = given ? static_cast<Index>(*given) : not_known_window;
   if (record.window == window_kind::chunks) window = not_known_window;
   if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;

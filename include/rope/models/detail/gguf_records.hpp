@@ -109,7 +109,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .scores_grow = true},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
-      {.architecture = "gpt-oss", .sink_logits = true},
+      {.architecture = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
       {.architecture = "gpt2", .rotates = false},
       {.architecture = "gptj", .rotates = false},
       {.architecture = "gptneox"},
