@@ -20567,6 +20567,15 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
+#define ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
+
+#include <algorithm>  // std::find_if, std::min
+#include <cstddef>
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
 
@@ -20645,6 +20654,68 @@ inline std::vector<std::string> windows_texts(const std::vector<Index>& windows)
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
+
+/// Sentences about where two models differ in who sees whom.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One sentence for each pair of windows that differ. A window that is not known on either side differs from
+/// none.
+inline std::vector<std::string> window_differences(const model_rope& a, const model_rope& b) {
+  if (a.windows.empty() || b.windows.empty()) return {};
+  // One window is that of every layer.
+  const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
+  const std::size_t count = a.windows.size() == 1   ? b.windows.size()
+                            : b.windows.size() == 1 ? a.windows.size()
+                                                    : (std::min)(a.windows.size(), b.windows.size());
+  const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
+    return windows.size() == 1 ? windows.front() : windows[layer];
+  };
+  struct difference {
+    Index of_a, of_b;
+    std::vector<Index> layers;
+  };
+  std::vector<difference> all;
+  for (std::size_t layer = 0; layer < count; ++layer) {
+    const Index x = at(a.windows, layer), y = at(b.windows, layer);
+    if (x == y || x == not_known_window || y == not_known_window) continue;
+    auto same =
+        std::find_if(all.begin(), all.end(), [&](const difference& d) { return d.of_a == x && d.of_b == y; });
+    if (same == all.end()) same = all.insert(all.end(), {x, y, {}});
+    same->layers.push_back(static_cast<Index>(layer));
+  }
+  std::vector<std::string> texts;
+  for (const difference& d : all)
+    texts.push_back("the window is " + window_text(d.of_a) + " in " + a.source + " and " +
+                    window_text(d.of_b) + " in " + b.source + ": " +
+                    (alone || d.layers.size() == count
+                         ? "every layer"
+                         : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
+  return texts;
+}
+
+/// Windows, causality and learned sinks.
+inline std::vector<std::string> attention_differences(const model_rope& a, const model_rope& b) {
+  std::vector<std::string> texts = window_differences(a, b);
+  if (a.causal != b.causal) {
+    const model_rope &causal = a.causal ? a : b, &other = a.causal ? b : a;
+    texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
+  }
+  if (a.sink_logits != b.sink_logits) {
+    const model_rope &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
+    texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
+                    without.source);
+  }
+  return texts;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
 #define ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
@@ -21052,7 +21123,8 @@ inline std::string describe(const model_rope& model) {
 }
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate alike.
+/// sentence each, with both numbers. Empty if they rotate and attend alike. A window that
+/// one of them does not know differs from none.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
 inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,
@@ -21074,6 +21146,7 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
   if (!detail::same_query_scaling(a, b, tolerance))
     found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
                     detail::query_scaling_text(b) + " in " + b.source);
+  for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
   for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
     if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
       found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +

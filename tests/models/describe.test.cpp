@@ -234,6 +234,8 @@ TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[models][describe]") {
 
 TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[models][describe]") {
   const auto converted = import_gguf(gguf("gpt-oss", {{".attention.key_length", 64},
+                                                      {".block_count", 24},
+                                                      {".attention.sliding_window", 128},
                                                       {".rope.freq_base", 150000},
                                                       {".rope.scaling.type", "yarn"},
                                                       {".rope.scaling.factor", 32},
@@ -277,6 +279,46 @@ TEST_CASE("DeepSeek-V3 is the same in GGUF", "[models][describe]") {
                                                         {".rope.scaling.original_context_length", 4096},
                                                         {".rope.scaling.yarn_log_multiplier", 0.1}}));
   CHECK(compare_models(import_hugging_face(config("deepseek_v3")), converted).empty());
+}
+
+TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
+  const auto original = import_hugging_face(config("gpt_oss_20b"));
+  const auto changed_by = [&](auto change) {
+    auto other = original;
+    other.source = "GGUF";
+    change(other);
+    return compare_models(original, other);
+  };
+  using model = rope::model_rope;
+  const auto only = [](const std::vector<std::string>& found, const std::string& text) {
+    return found.size() == 1 && found.front() == text;
+  };
+  REQUIRE(original.windows.size() == 24);
+  REQUIRE(original.windows[0] == 128);
+  REQUIRE(original.windows[1] == 0);
+  REQUIRE(original.sink_logits);
+  CHECK(changed_by([](model&) {}).empty());
+  CHECK(only(changed_by([](model& m) { m.windows[4] = 127; }),
+             "the window is 128 tokens in Hugging Face and 127 tokens in GGUF: layer 4"));
+  CHECK(only(changed_by([](model& m) { m.windows = {0}; }),
+             "the window is 128 tokens in Hugging Face and none in GGUF: layers 0, 2, ..., 22"));
+  CHECK(changed_by([](model& m) { m.windows = {64}; }).size() == 2);
+  CHECK(changed_by([](model& m) { m.windows = {rope::not_known_window}; }).empty());
+  CHECK(changed_by([](model& m) { m.windows = {128, 0, rope::not_known_window}; }).empty());
+  CHECK(changed_by([](model& m) { m.windows = {}; }).empty());
+  CHECK(changed_by([](model& m) { m.windows = {128, 0}; }).empty());
+  CHECK(only(changed_by([](model& m) { m.causal = false; }),
+             "attention is causal in Hugging Face and both ways in GGUF"));
+  CHECK(only(changed_by([](model& m) { m.sink_logits = false; }),
+             "sink logits are in the checkpoint of Hugging Face and not in that of GGUF"));
+
+  auto narrow = import_hugging_face(config("llama_3_8b")), wide = narrow;
+  narrow.windows = {512};
+  CHECK(only(compare_models(narrow, wide),
+             "the window is 512 tokens in Hugging Face and none in Hugging Face: every layer"));
+  wide.windows = {512, 256};
+  CHECK(only(compare_models(wide, narrow),
+             "the window is 256 tokens in Hugging Face and 512 tokens in Hugging Face: layer 1"));
 }
 
 TEST_CASE("every difference is said with both numbers", "[models][describe]") {

@@ -12,6 +12,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/detail/attention_comparison.hpp>
 #include <rope/models/detail/attention_text.hpp>
 #include <rope/models/detail/group_comparison.hpp>
 #include <rope/models/detail/indexer.hpp>
@@ -216,7 +217,8 @@ inline std::string describe(const model_rope& model) {
 }
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate alike.
+/// sentence each, with both numbers. Empty if they rotate and attend alike. A window that
+/// one of them does not know differs from none.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
 inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,
@@ -238,6 +240,7 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
   if (!detail::same_query_scaling(a, b, tolerance))
     found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
                     detail::query_scaling_text(b) + " in " + b.source);
+  for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
   for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
     if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
       found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
