@@ -20661,8 +20661,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// One sentence for each pair of windows that differ. A window that is not known on either side differs from
-/// none.
+/// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
 inline std::vector<std::string> window_differences(const model_rope& a, const model_rope& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
   // One window is that of every layer.
@@ -21123,8 +21122,8 @@ inline std::string describe(const model_rope& model) {
 }
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate and attend alike. A window that
-/// one of them does not know differs from none.
+/// sentence each, with both numbers. Empty if they rotate and attend alike. Windows that either side does not
+/// know are passed over.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
 inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,

@@ -217,8 +217,8 @@ inline std::string describe(const model_rope& model) {
 }
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate and attend alike. A window that
-/// one of them does not know differs from none.
+/// sentence each, with both numbers. Empty if they rotate and attend alike. Windows that either side does not
+/// know are passed over.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
 inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,

@@ -17,8 +17,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// One sentence for each pair of windows that differ. A window that is not known on either side differs from
-/// none.
+/// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
 inline std::vector<std::string> window_differences(const model_rope& a, const model_rope& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
   // One window is that of every layer.
