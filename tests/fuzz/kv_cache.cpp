@@ -114,8 +114,8 @@ class decoder {
     for (Index r = 0; r < batch_; ++r) {
       fuzz::add_number(bits, cache_.size(r));
       for (const std::int64_t position : cache_.positions(r)) fuzz::add_number(bits, position);
-      fuzz::add_bits<T>(bits, cache_.keys(r));
-      fuzz::add_bits<T>(bits, cache_.values(r));
+      fuzz::add_bits(bits, cache_.keys(r));
+      fuzz::add_bits(bits, cache_.values(r));
       fuzz::add_number(bits, cache_.next_positions()[static_cast<std::size_t>(r)]);
     }
     for (Index queries = 0; queries < 7; ++queries) {
@@ -168,11 +168,9 @@ class decoder {
         const token& one = row(r)[static_cast<std::size_t>(t)];
         check(positions[static_cast<std::size_t>(t)] == one.position, "tokens keep their positions");
         for (Index h = 0; h < heads_; ++h) {
-          check(fuzz::near(keys.at(0, t, h), one.k.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
-                           one.k.error),
+          check(fuzz::near(keys, 0, t, h, one.k.exact.data() + h * dim_, one.k.error),
                 "keys are those that were stored, turned as was asked");
-          check(fuzz::near(values.at(0, t, h), one.v.data() + h * value_dim_,
-                           static_cast<std::size_t>(value_dim_), 0),
+          check(fuzz::near(values, 0, t, h, one.v.data() + h * value_dim_, fuzz::storing_error<T>(one.v)),
                 "values are those that were stored");
         }
       }
@@ -273,6 +271,8 @@ class decoder {
   void append() {
     if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>) {
       append_of<T>();
+    } else if constexpr (fuzz::is_quantized<T>) {
+      b_.coin() ? append_of<Eigen::bfloat16>() : append_of<float>();
     } else {
       b_.coin() ? append_of<T>() : append_of<float>();
     }
@@ -402,7 +402,10 @@ class decoder {
     if (batch_ == 0) ghost_ += tokens;
     for (std::size_t r = 0; r < rows_.size(); ++r)
       for (token& one : added[r]) {
-        if (by_table) turn_by_table(one.k, table, interleaved_one, one.position);
+        if (by_table)
+          turn_by_table<T>(one.k, table, interleaved_one, one.position);
+        else
+          one.k.error = fuzz::storing_error<T>(one.k.exact);
         rows_[r].push_back(one);
       }
     ++appends_;
@@ -411,8 +414,10 @@ class decoder {
   }
   static std::uint64_t fingerprint(std::size_t table) { return tables::get().all[table].fingerprint(); }
 
+  /// \tparam S  what the turned key is stored in
+  template <class S>
   void turn_by_table(fuzz::key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
-    fuzz::turn<T>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one), position, true);
+    fuzz::turn<S>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one), position, true);
     if (!tables::exact(table))
       k.error += 1e-4L;  // an angle in float is off by 2^-24 of itself, at most 90 rad
   }
@@ -616,7 +621,7 @@ class decoder {
                                    [&] { kv_cache<T> bad(1, 1, 1, 1, -2); });
     refused<std::length_error>("more than the address space is refused", [&] {
       Index extents[] = {2, 2, 2, 2};
-      extents[b_.up_to(3)] = std::numeric_limits<Index>::max() / static_cast<Index>(8);
+      extents[b_.up_to(3)] = std::numeric_limits<Index>::max() / 4;  // of a byte too
       kv_cache<T> bad(extents[0], extents[1], extents[2], extents[3]);
     });
     if (!raw()) {
@@ -629,9 +634,11 @@ class decoder {
     }
   }
 
-  /// The newest tokens ask; keys and values in double or float are enough here, attention has a target of its own.
+  /// The newest tokens ask. Of integers the model takes what the cache shows, which check_all has compared: an output is
+  /// then off by the arithmetic alone. 16-bit types are left to the target of attention.
   void attend() {
-    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    if constexpr (!tolerance::is_16_bit<T>) {
+      using Q = fuzz::numbers<T>;
       if (batch_ == 0 || heads_ == 0) return;
       std::vector<Index> counts;
       Index queries = 0;
@@ -644,8 +651,8 @@ class decoder {
       const Index group = b_.between(1, 2), heads = heads_ * group;
       const bool interleaved_one = known_interleaved_;
       const Index window = b_.coin() ? 0 : b_.between(1, 4);
-      guarded_memory<T> q_memory(0), out_memory(0);
-      const head_view<T> q = fuzz::draw_view(b_, q_memory, batch_, queries, heads, dim_),
+      guarded_memory<Q> q_memory(0), out_memory(0);
+      const head_view<Q> q = fuzz::draw_view(b_, q_memory, batch_, queries, heads, dim_),
                          out = fuzz::draw_view(b_, out_memory, batch_, queries, heads, value_dim_);
       std::vector<channels> asked;
       for (Index r = 0; r < batch_; ++r)
@@ -653,7 +660,7 @@ class decoder {
           asked.push_back(fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads * dim_)));
           for (Index h = 0; h < heads; ++h)
             for (Index d = 0; d < dim_; ++d)
-              q.at(r, i, h)[d] = static_cast<T>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
+              q.at(r, i, h)[d] = static_cast<Q>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
         }
       out_memory.before = out_memory.now;
       const bool turned = raw() || (known_ && b_.coin());
@@ -667,9 +674,9 @@ class decoder {
                 in_table && tables::get().all[table].contains(row(r)[static_cast<std::size_t>(t)].position);
       const attention_options options = {.window = window};
       const auto call = [&] {
-        if (!turned) return attention(head_view<const T>(q), cache_, out, options, counts);
+        if (!turned) return attention(head_view<const Q>(q), cache_, out, options, counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
-          attention<Layout>(head_view<const T>(q), cache_, out, tables::get().all[table], options, counts);
+          attention<Layout>(head_view<const Q>(q), cache_, out, tables::get().all[table], options, counts);
         });
       };
       const auto before = state();
@@ -691,36 +698,41 @@ class decoder {
           const Index count = counts[static_cast<std::size_t>(r)];
           if (i >= count) {
             for (Index h = 0; h < heads; ++h)
-              for (Index d = 0; d < value_dim_; ++d) check(out.at(r, i, h)[d] == T(0), "padding gives zeros");
+              for (Index d = 0; d < value_dim_; ++d) check(out.at(r, i, h)[d] == Q(0), "padding gives zeros");
             continue;
           }
           fuzz::key query{asked[static_cast<std::size_t>(r * queries + i)]};
           const std::int64_t position = row(r)[static_cast<std::size_t>(size(r) - count + i)].position;
-          if (turned) turn_by_table(query, table, interleaved_one, position);
+          if (turned) turn_by_table<Q>(query, table, interleaved_one, position);
           wide key_error = query.error;
           std::vector<fuzz::key> seen_keys;
-          std::vector<const token*> seen;
-          for (const token& one : row(r)) {
+          std::vector<channels> seen;
+          for (Index t = 0; t < size(r); ++t) {
+            const token& one = row(r)[static_cast<std::size_t>(t)];
             // Distances beyond any window are not formed where they leave the range.
             if (one.position > position || (window > 0 && position - one.position >= window)) continue;
-            seen.push_back(&one);
+            seen.push_back(one.v);
             seen_keys.push_back(one.k);
-            if (raw()) turn_by_table(seen_keys.back(), table, interleaved_one, one.position);
+            if constexpr (fuzz::is_quantized<T>) {
+              seen.back() = fuzz::stored_channels(cache_.values(r), 0, t);
+              seen_keys.back() = {fuzz::stored_channels(cache_.keys(r), 0, t)};
+            }
+            if (raw()) turn_by_table<Q>(seen_keys.back(), table, interleaved_one, one.position);
             key_error = std::max(key_error, seen_keys.back().error);
           }
           // A score of two errors e, channels below 2.5 and dim of them, and the arithmetic: see attention_bound.
-          const wide u = tolerance::unit_roundoff<T>(), largest = 2 * 2 * 2 * static_cast<wide>(dim_) * 1.6L;
+          const wide u = tolerance::unit_roundoff<Q>(), largest = 2 * 2 * 2 * static_cast<wide>(dim_) * 1.6L;
           const wide bound = 2.01L * (2 * 2 * (3 * key_error * testing::sqrt(static_cast<wide>(dim_))) +
                                       (static_cast<wide>(dim_) + 2) * u * largest + 4 * u * largest + 60 * u);
           for (Index h = 0; h < heads; ++h) {
             std::vector<const wide*> keys, values;
             for (std::size_t j = 0; j < seen.size(); ++j) {
               keys.push_back(seen_keys[j].exact.data() + h / group * dim_);
-              values.push_back(seen[j]->v.data() + h / group * value_dim_);
+              values.push_back(seen[j].data() + h / group * value_dim_);
             }
             const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
                                                 keys, values, static_cast<std::size_t>(value_dim_));
-            check(fuzz::near(out.at(r, i, h), exact.data(), static_cast<std::size_t>(value_dim_), bound),
+            check(fuzz::near(out, r, i, h, exact.data(), bound),
                   "attention to a cache is attention to its tokens");
           }
         }
@@ -745,7 +757,7 @@ class decoder {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   bytes b(data, size);
-  switch (b.up_to(3)) {
+  switch (b.up_to(4)) {
     case 0:
       decoder<float>(b).run();
       break;
@@ -755,8 +767,11 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     case 2:
       decoder<Eigen::half>(b).run();
       break;
-    default:
+    case 3:
       decoder<Eigen::bfloat16>(b).run();
+      break;
+    default:
+      decoder<std::int8_t>(b).run();
   }
   return 0;
 }

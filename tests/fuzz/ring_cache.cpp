@@ -129,8 +129,8 @@ class decoder {
     for (Index r = 0; r < batch_; ++r) {
       fuzz::add_number(bits, cache_.size(r));
       for (const std::int64_t position : cache_.positions(r)) fuzz::add_number(bits, position);
-      fuzz::add_bits<T>(bits, cache_.keys(r));
-      fuzz::add_bits<T>(bits, cache_.values(r));
+      fuzz::add_bits(bits, cache_.keys(r));
+      fuzz::add_bits(bits, cache_.values(r));
       fuzz::add_number(bits, cache_.next_positions()[static_cast<std::size_t>(r)]);
       for (std::int64_t p = 0; p < seen(r) + 3; ++p) fuzz::add_number(bits, cache_.holds_window(r, p));
     }
@@ -185,10 +185,8 @@ class decoder {
         ++held;
         const token& t = one.tokens[static_cast<std::size_t>(i)];
         for (Index h = 0; h < heads_; ++h)
-          check(fuzz::near(keys.at(0, s, h), t.k.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
-                           t.k.error) &&
-                    fuzz::near(values.at(0, s, h), t.v.data() + h * value_dim_,
-                               static_cast<std::size_t>(value_dim_), 0),
+          check(fuzz::near(keys, 0, s, h, t.k.exact.data() + h * dim_, t.k.error) &&
+                    fuzz::near(values, 0, s, h, t.v.data() + h * value_dim_, fuzz::storing_error<T>(t.v)),
                 "a slot has the key and the value of its token");
       }
       check(cache_.size(r) <= held, "what a row counts as held is in its slots");
@@ -212,6 +210,8 @@ class decoder {
   void append() {
     if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>) {
       append_of<T>();
+    } else if constexpr (fuzz::is_quantized<T>) {
+      b_.coin() ? append_of<Eigen::bfloat16>() : append_of<float>();
     } else {
       b_.coin() ? append_of<T>() : append_of<float>();
     }
@@ -294,6 +294,8 @@ class decoder {
         const std::int64_t i = seen(r);
         if (by_table)
           fuzz::turn<T>(one.k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one), i, true);
+        else
+          one.k.error = fuzz::storing_error<T>(one.k.exact);
         row(r).owner[slot_of(i)] = i;
         row(r).used = std::max(row(r).used, static_cast<Index>(slot_of(i)) + 1);
         row(r).tokens.push_back(one);
@@ -402,7 +404,8 @@ class decoder {
 
   /// The newest tokens ask, with a sliding window and sinks over the whole history, or by rank among what is seen.
   void attend() {
-    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    if constexpr (!tolerance::is_16_bit<T>) {
+      using Q = fuzz::numbers<T>;
       if (batch_ == 0) return;
       std::vector<Index> counts;
       Index queries = 0;
@@ -426,8 +429,8 @@ class decoder {
             in_table = in_table && (i < 0 || tables()[table].contains(i));
       }
       const Index group = b_.between(1, 2), heads = heads_ * group;
-      guarded_memory<T> q_memory(0), out_memory(0);
-      const head_view<T> q = fuzz::draw_view(b_, q_memory, batch_, queries, heads, dim_),
+      guarded_memory<Q> q_memory(0), out_memory(0);
+      const head_view<Q> q = fuzz::draw_view(b_, q_memory, batch_, queries, heads, dim_),
                          out = fuzz::draw_view(b_, out_memory, batch_, queries, heads, value_dim_);
       std::vector<channels> asked;
       for (Index r = 0; r < batch_; ++r)
@@ -435,7 +438,7 @@ class decoder {
           asked.push_back(fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads * dim_)));
           for (Index h = 0; h < heads; ++h)
             for (Index d = 0; d < dim_; ++d)
-              q.at(r, i, h)[d] = static_cast<T>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
+              q.at(r, i, h)[d] = static_cast<Q>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
         }
       attention_options options;
       const std::vector<std::int64_t> list(1, 0);
@@ -457,7 +460,7 @@ class decoder {
             options.dropout = 0.5;
         }
       const auto call = [&] {
-        const head_view<const T> asking = q;
+        const head_view<const Q> asking = q;
         if (!turned) return attention(asking, cache_, out, options, counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
           attention<Layout>(asking, cache_, out, tables()[table], options, counts);
@@ -482,39 +485,45 @@ class decoder {
           const Index count = counts[static_cast<std::size_t>(r)];
           if (i >= count) {
             for (Index h = 0; h < heads; ++h)
-              for (Index d = 0; d < value_dim_; ++d) check(out.at(r, i, h)[d] == T(0), "padding gives zeros");
+              for (Index d = 0; d < value_dim_; ++d) check(out.at(r, i, h)[d] == Q(0), "padding gives zeros");
             continue;
           }
           const std::int64_t position = seen(r) - count + i;
           std::vector<fuzz::key> keys_seen;
-          std::vector<const token*> seen_tokens;
+          std::vector<channels> seen_values;
           wide error = 0;
           for (std::int64_t p = 0; p <= position; ++p) {
             if (p >= policy_.sinks && position - p >= policy_.window) continue;
-            seen_tokens.push_back(&row(r).tokens[static_cast<std::size_t>(p)]);
-            fuzz::key k = seen_tokens.back()->k;
+            const token& one = row(r).tokens[static_cast<std::size_t>(p)];
+            seen_values.push_back(one.v);
+            fuzz::key k = one.k;
+            if constexpr (fuzz::is_quantized<T>) {  // what the cache shows, which check_all has compared
+              const auto slot = static_cast<Index>(slot_of(p));
+              seen_values.back() = fuzz::stored_channels(cache_.values(r), 0, slot);
+              k = {fuzz::stored_channels(cache_.keys(r), 0, slot)};
+            }
             if (raw())
-              fuzz::turn<T>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one),
+              fuzz::turn<Q>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one),
                             relative_ ? static_cast<std::int64_t>(keys_seen.size()) : p, true);
             error = std::max(error, k.error);
             keys_seen.push_back(k);
           }
           fuzz::key query{asked[static_cast<std::size_t>(r * queries + i)]};
           if (turned)
-            fuzz::turn<T>(query, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one),
+            fuzz::turn<Q>(query, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one),
                           relative_ ? static_cast<std::int64_t>(keys_seen.size()) - 1 : position, true);
           error = std::max(error, query.error);
-          const wide u = tolerance::unit_roundoff<T>(), dim = static_cast<wide>(dim_), largest = 8 * dim;
+          const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(dim_), largest = 8 * dim;
           const wide bound = 2.01L * (12 * error * testing::sqrt(dim) + (dim + 6) * u * largest + 60 * u);
           for (Index h = 0; h < heads; ++h) {
             std::vector<const wide*> keys, values;
-            for (std::size_t j = 0; j < seen_tokens.size(); ++j) {
+            for (std::size_t j = 0; j < seen_values.size(); ++j) {
               keys.push_back(keys_seen[j].exact.data() + h / group * dim_);
-              values.push_back(seen_tokens[j]->v.data() + h / group * value_dim_);
+              values.push_back(seen_values[j].data() + h / group * value_dim_);
             }
             const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
                                                 keys, values, static_cast<std::size_t>(value_dim_));
-            check(fuzz::near(out.at(r, i, h), exact.data(), static_cast<std::size_t>(value_dim_), bound),
+            check(fuzz::near(out, r, i, h, exact.data(), bound),
                   "attention to a ring is attention with its window and sinks to the whole history");
           }
         }
@@ -538,7 +547,7 @@ class decoder {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   bytes b(data, size);
-  switch (b.up_to(3)) {
+  switch (b.up_to(4)) {
     case 0:
       decoder<float>(b).run();
       break;
@@ -548,8 +557,11 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     case 2:
       decoder<Eigen::half>(b).run();
       break;
-    default:
+    case 3:
       decoder<Eigen::bfloat16>(b).run();
+      break;
+    default:
+      decoder<std::int8_t>(b).run();
   }
   return 0;
 }

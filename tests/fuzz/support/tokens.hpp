@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -29,6 +30,12 @@ using channels = std::vector<wide>;
 
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// What comes to a cache of T as new tokens, and asks it: integers have a scale and are float elsewhere.
+template <class T>
+inline constexpr bool is_quantized = std::is_same_v<T, std::int8_t>;
+template <class T>
+using numbers = std::conditional_t<is_quantized<T>, float, T>;
 
 /// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37.
 inline std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
@@ -52,6 +59,19 @@ struct key {
   wide error = 0;
 };
 
+/// How far integers and their scale, largest / 127, are from channels up to `largest`: half a scale, and 2^-15 of it, as
+/// `quantize` says. Other types have the channels of draw_channels.
+template <class T>
+wide storing_error(wide largest) {
+  return is_quantized<T> ? largest / 127 * (0.5L + 0x1p-15L) : wide(0);
+}
+template <class T>
+wide storing_error(const channels& x) {
+  wide largest = 0;
+  for (const wide value : x) largest = std::max(largest, testing::abs(value));
+  return storing_error<T>(largest);
+}
+
 /// Turns the heads of a key, as one more rotation that is stored in T.
 template <class T>
 void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t count, bool with_factor) {
@@ -69,37 +89,69 @@ void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t 
     }
   // The error so far is turned too, and grows by sqrt(2) at most in a channel; 0.5 ulp more of m times an entry.
   k.error = k.error * 1.415L * m;
-  k.error += tolerance::rotation_bound<T, float>(longest + 2 * k.error) +
+  k.error += tolerance::rotation_bound<numbers<T>, float>(longest + 2 * k.error) +
              (m == 1 ? wide(0) : tolerance::unit_roundoff<float>() * longest);
+  // A head is rounded to integers as a whole, with the channels that do not turn.
+  k.error += storing_error<T>(k.exact) + storing_error<T>(k.error);
 }
 
-/// Numbers that both float and T have, so that one list serves views of either.
+/// Numbers that float, the 16-bit types and T have, so that one list serves views of each; integers have them nearly.
 template <class T>
 channels draw_channels(bytes& b, std::size_t count) {
   channels x(count);
   std::uint64_t state = b.bits(1) + 1;
   for (wide& value : x) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    value = static_cast<wide>(static_cast<T>(static_cast<float>(static_cast<int>(state >> 57) - 64) / 32));
+    value = static_cast<wide>(
+        static_cast<numbers<T>>(static_cast<float>(static_cast<int>(state >> 57) - 64) / 32));
   }
   return x;
 }
 
-/// Whether stored channels are those expected.
+/// One channel of stored heads.
 template <class T>
-bool near(const T* got, const wide* exact, std::size_t count, wide error) {
-  for (std::size_t d = 0; d < count; ++d)
-    if (!(testing::abs(static_cast<wide>(got[d]) - exact[d]) <= error)) return false;
+wide channel(const rope::head_view<T>& x, Index b, Index t, Index h, Index d) {
+  return static_cast<wide>(x.at(b, t, h)[d]);
+}
+template <class T>
+wide channel(const rope::quantized_view<T>& x, Index b, Index t, Index h, Index d) {
+  return static_cast<wide>(*x.scale_at(b, t, h)) * static_cast<wide>(x.at(b, t, h)[d]);
+}
+
+/// Whether a head has the channels expected.
+template <class View>
+bool near(const View& x, Index b, Index t, Index h, const wide* exact, wide error) {
+  for (Index d = 0; d < x.head_dim; ++d)
+    if (!(testing::abs(channel(x, b, t, h, d) - exact[d]) <= error)) return false;
   return true;
+}
+
+/// The heads of a token, as they are stored.
+template <class View>
+channels stored_channels(const View& x, Index b, Index t) {
+  channels heads;
+  for (Index h = 0; h < x.heads; ++h)
+    for (Index d = 0; d < x.head_dim; ++d) heads.push_back(channel(x, b, t, h, d));
+  return heads;
 }
 
 /// Bits of every element of a view.
 template <class T>
-void add_bits(std::vector<unsigned char>& bits, const rope::head_view<const T>& x) {
+void add_bits(std::vector<unsigned char>& bits, const rope::head_view<T>& x) {
   testing::for_each_head(x, [&](Index b, Index t, Index h) {
     const auto* first = reinterpret_cast<const unsigned char*>(x.at(b, t, h));
     bits.insert(bits.end(), first, first + static_cast<std::size_t>(x.head_dim) * sizeof(T));
   });
+}
+template <class T>
+void add_bits(std::vector<unsigned char>& bits, const rope::quantized_view<T>& x) {
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h) {
+        const auto* first = reinterpret_cast<const unsigned char*>(x.at(b, t, h));
+        bits.insert(bits.end(), first, first + static_cast<std::size_t>(x.head_dim));
+      }
+  add_bits(bits, x.scales);
 }
 template <class X>
 void add_number(std::vector<unsigned char>& bits, X number) {
