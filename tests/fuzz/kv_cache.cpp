@@ -234,7 +234,10 @@ class decoder {
   }
 
   void step() {
-    switch (b_.up_to(11)) {
+    const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
+    switch (chosen < 240 ? chosen % 12 : 12) {
+      case 12:
+        return b_.coin() ? copy_row() : reorder();
       case 0:
       case 1:
       case 2:
@@ -424,8 +427,7 @@ class decoder {
 
   batch_row draw_row() {
     if (b_.coin()) return every_row;
-    return batch_row{b_.one_in(8) ? static_cast<Index>(b_.integer())
-                                  : static_cast<Index>(b_.up_to(long(batch_) - 1))};
+    return batch_row{draw_index()};
   }
   bool is_row(batch_row r) const { return r.every || (r.index >= 0 && r.index < batch_); }
   /// What a call for rows that cannot be says of them; false if it can.
@@ -564,6 +566,36 @@ class decoder {
     table_ = to;
     known_table_ = fingerprint(to);
     known_interleaved_ = interleaved_one;
+  }
+
+  Index draw_index() {
+    return b_.one_in(8) ? static_cast<Index>(b_.integer()) : static_cast<Index>(b_.up_to(long(batch_) - 1));
+  }
+  void copy_row() {
+    const Index from = draw_index(), to = draw_index();
+    const auto call = [&] { cache_.copy_row(from, to); };
+    if (!is_row({from}) || !is_row({to}))
+      return refused<std::out_of_range>("a row that there is not is refused", call);
+    call();
+    if (from != to) row(to) = row(from);
+  }
+  void reorder() {
+    std::vector<int> from;
+    bool rows_exist = true;
+    for (Index r = 0; r < batch_; ++r) {
+      from.push_back(b_.one_in(16) ? static_cast<int>(b_.between(-2, 5))
+                                   : static_cast<int>(b_.up_to(long(batch_) - 1)));
+      rows_exist = rows_exist && is_row({from.back()});
+    }
+    const bool bad_length = b_.one_in(12);
+    if (bad_length) from.push_back(0);
+    const auto call = [&] { cache_.reorder(from); };
+    if (bad_length) return refused<std::invalid_argument>("every row is a copy of one row", call);
+    if (!rows_exist) return refused<std::out_of_range>("a row that there is not is refused", call);
+    call();
+    const rows before = rows_;
+    for (Index r = 0; r < batch_; ++r)
+      row(r) = before[static_cast<std::size_t>(from[static_cast<std::size_t>(r)])];
   }
 
   void copy_or_clear() {
