@@ -46,11 +46,12 @@ inline std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
   return {ca * cb - sa * sb, sa * cb + ca * sb};
 }
 
-/// Frequencies of one axis, and the magnitude of a table.
+/// Frequencies of one axis, the magnitude of a table, and the channel that it turns first.
 struct rotation_rule {
   std::vector<double> inv_freq;
   wide factor = 1;
   bool interleaved = false;
+  std::size_t first_channel = 0;
 };
 
 /// A key and how far the stored one may be from it, in every channel.
@@ -78,7 +79,7 @@ void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t 
   const std::size_t pairs = rule.inv_freq.size();
   wide longest = 0;
   const wide m = with_factor ? rule.factor : wide(1);
-  for (std::size_t head = 0; head < k.exact.size(); head += head_dim)
+  for (std::size_t head = rule.first_channel; head < k.exact.size(); head += head_dim)
     for (std::size_t i = 0; i < pairs; ++i) {
       wide& a = k.exact[head + (rule.interleaved ? 2 * i : i)];
       wide& b = k.exact[head + (rule.interleaved ? 2 * i + 1 : i + pairs)];
@@ -160,14 +161,16 @@ void add_number(std::vector<unsigned char>& bits, X number) {
 }
 
 /// One query head against keys and values, [value_dim].
+///
+/// \param scale  of a score; 0: 1 / sqrt(head_dim)
 inline channels attend(const wide* query, std::size_t head_dim, const std::vector<const wide*>& keys,
-                       const std::vector<const wide*>& values, std::size_t value_dim) {
+                       const std::vector<const wide*>& values, std::size_t value_dim, wide scale = 0) {
   channels out(value_dim, 0), scores;
   wide largest = 0, sum = 0;
   for (const wide* k : keys) {
     wide score = 0;
     for (std::size_t d = 0; d < head_dim; ++d) score += query[d] * k[d];
-    scores.push_back(score / testing::sqrt(static_cast<wide>(head_dim)));
+    scores.push_back(scale == 0 ? score / testing::sqrt(static_cast<wide>(head_dim)) : score * scale);
     largest = scores.size() == 1 ? scores.back() : std::max(largest, scores.back());
   }
   for (std::size_t j = 0; j < keys.size(); ++j) {
