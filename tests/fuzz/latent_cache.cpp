@@ -462,7 +462,7 @@ class decoder {
     const Index most = is_row(r) && (!r.every || even()) ? held(r) : 3;
     const auto first = static_cast<Index>(b_.one_in(8) ? b_.integer() : b_.up_to(long(most)));
     const auto count = static_cast<Index>(
-        b_.one_in(8) ? b_.integer() : b_.up_to(long(std::max(most - std::min(first, most), Index{0}))));
+        b_.one_in(8) ? b_.integer() : b_.up_to(long(most - std::clamp(first, Index{0}, most))));
     return {first, count};
   }
   bool is_range(batch_row r, Index first, Index count) const {
