@@ -1,0 +1,830 @@
+// SPDX-License-Identifier: MIT
+// An engine with a pool of pages and sequences that grow, shrink, share prefixes and part again, against a list of tokens for
+// each sequence. What no sequence holds is poisoned; every call that comments say throws is made too, and changes nothing.
+#include <rope/cache/page_attention.hpp>
+#include <rope/cache/page_view.hpp>
+#include <rope/cache/page_writes.hpp>
+#include <rope/cache/turned_keys.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/table.hpp>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "fuzz/support/bytes.hpp"
+#include "fuzz/support/check.hpp"
+#include "fuzz/support/tokens.hpp"
+#include "fuzz/support/views.hpp"
+
+using namespace rope;
+using fuzz::bytes;
+using fuzz::channels;
+using fuzz::check;
+using fuzz::refuses;
+using fuzz::wide;
+using testing::guarded_memory;
+
+namespace {
+
+constexpr Index pairs = 2;
+
+/// Tables that keys meet: two schedules, a magnitude, ranges that end early or begin late, and angles that are not exact.
+struct tables {
+  frequencies slow = frequencies(2 * pairs, 50.0), fast = frequencies::custom(Eigen::Array2d(1.5, 0.25)),
+              scaled = frequencies::custom(Eigen::Array2d(1.5, 0.25), 1.25);
+  std::vector<frequency_table<float>> all = {
+      frequency_table<float>(slow, 60),       frequency_table<float>(fast, 60),
+      frequency_table<float>(scaled, -9, 60), frequency_table<float>(slow, 0, 7),
+      frequency_table<float>(fast, 3, 60),    frequency_table<float>::with_float_angles(slow, 0, 60)};
+  frequency_table<float> of_more_pairs = frequency_table<float>(frequencies(2 * pairs + 4, 50.0), 60);
+  static const tables& get() {
+    static const tables one;
+    return one;
+  }
+  static bool exact(std::size_t i) { return i < 5; }
+};
+
+struct token {
+  fuzz::key k;
+  channels v;
+};
+struct sequence {
+  std::vector<Index> blocks;
+  std::vector<token> tokens;
+  Index length() const { return static_cast<Index>(tokens.size()); }
+};
+
+/// Pages of one kind of heads, anywhere in memory.
+template <class T>
+struct page_pool {
+  guarded_memory<T> memory{0};
+  guarded_memory<float> scale_memory{0};  // of integers
+  detail::stored_view<T> view;
+
+  page_pool(bytes& b, Index pages, Index page_size, Index heads, Index dim)
+      : view(draw(b, pages, page_size, heads, dim)) {}
+  detail::stored_view<T> draw(bytes& b, Index pages, Index page_size, Index heads, Index dim) {
+    if constexpr (fuzz::is_quantized<T>) {
+      guarded_memory<Eigen::half> layout(0);  // a place for every integer
+      const auto x = fuzz::draw_view(b, layout, pages, page_size, heads, dim);
+      memory = guarded_memory<T>(static_cast<Index>(layout.now.size()));
+      return {memory.data() + (x.data - layout.data()),
+              pages,
+              page_size,
+              heads,
+              dim,
+              x.batch_stride,
+              x.token_stride,
+              x.head_stride,
+              fuzz::draw_view(b, scale_memory, pages, page_size, heads, 1)};
+    } else {
+      return fuzz::draw_view(b, memory, pages, page_size, heads, dim);
+    }
+  }
+
+  /// Makes a token what another is, or nothing.
+  void copy(Index page, Index slot, Index from_page, Index from_slot) {
+    for (Index h = 0; h < view.heads; ++h) {
+      std::copy_n(view.at(from_page, from_slot, h), view.head_dim, view.at(page, slot, h));
+      if constexpr (fuzz::is_quantized<T>)
+        *view.scale_at(page, slot, h) = *view.scale_at(from_page, from_slot, h);
+    }
+  }
+  void poison(Index page, Index slot) {
+    for (Index h = 0; h < view.heads; ++h)
+      if constexpr (fuzz::is_quantized<T>)
+        *view.scale_at(page, slot, h) = std::numeric_limits<float>::quiet_NaN();
+      else
+        std::fill_n(view.at(page, slot, h), view.head_dim,
+                    static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+  }
+  void remember() {
+    memory.before = memory.now;
+    scale_memory.before = scale_memory.now;
+  }
+  bool untouched() const { return memory.untouched() && scale_memory.untouched(); }
+  /// Whether everything but the slots [pages, page_size] named has the bits it had.
+  bool untouched_outside(const std::vector<char>& slots) const {
+    page_pool other = *this;
+    for (Index page = 0; page < view.batch; ++page)
+      for (Index slot = 0; slot < view.tokens; ++slot)
+        if (slots[static_cast<std::size_t>(page * view.tokens + slot)])
+          for (Index h = 0; h < view.heads; ++h) {
+            std::copy_n(view.at(page, slot, h), view.head_dim,
+                        other.memory.before.data() + (view.at(page, slot, h) - memory.now.data()));
+            if constexpr (fuzz::is_quantized<T>)
+              other.scale_memory
+                  .before[static_cast<std::size_t>(view.scale_at(page, slot, h) - scale_memory.now.data())] =
+                  *view.scale_at(page, slot, h);
+          }
+    return other.untouched();
+  }
+};
+
+template <class T>
+class engine {
+  using Q = fuzz::arithmetic<T>;
+
+ public:
+  explicit engine(bytes& b)
+      : b_(b),
+        page_size_(b.between(1, 5)),
+        page_count_(b.one_in(24) ? 0 : b.between(1, 14)),
+        columns_(b.one_in(24) ? 0 : b.between(1, 5)),
+        heads_(b.one_in(24) ? 0 : b.between(1, 2)),
+        dim_(2 * pairs + b.up_to(3)),
+        value_dim_(b.between(1, 4)),
+        storage_(b.coin() ? key_storage::raw : key_storage::rotated),
+        first_channel_(b.up_to(long(dim_ - 2 * pairs))),
+        keys_(b, page_count_, page_size_, heads_, dim_),
+        values_(b, page_count_, page_size_, heads_, value_dim_),
+        all_(static_cast<std::size_t>(b.one_in(24) ? 0 : b.between(1, 4))) {}
+
+  void run() {
+    for (int steps = 0; steps < 24 && !b_.empty(); ++steps) {
+      wrong_ = {};
+      step();
+      check_all();
+    }
+  }
+
+ private:
+  bool raw() const { return storage_ == key_storage::raw; }
+  Index sequences() const { return static_cast<Index>(all_.size()); }
+  sequence& at(Index s) { return all_[static_cast<std::size_t>(s)]; }
+  const sequence& at(Index s) const { return all_[static_cast<std::size_t>(s)]; }
+  Index used_blocks(const sequence& s) const { return (s.length() + page_size_ - 1) / page_size_; }
+  /// How often a page stands in the table, among the blocks that hold tokens.
+  Index uses(Index page) const {
+    Index count = 0;
+    for (const sequence& one : all_)
+      count +=
+          static_cast<Index>(std::count(one.blocks.begin(), one.blocks.begin() + used_blocks(one), page));
+    return count;
+  }
+  std::vector<Index> free_pages() const {
+    std::vector<Index> free;
+    for (Index page = page_count_ - 1; page >= 0; --page)
+      if (uses(page) == 0) free.push_back(page);
+    return free;
+  }
+  std::vector<char> no_slots() const {
+    return std::vector<char>(static_cast<std::size_t>(page_count_ * page_size_), 0);
+  }
+  void mark(std::vector<char>& slots, const sequence& of, Index t) const {
+    slots[static_cast<std::size_t>(of.blocks[static_cast<std::size_t>(t / page_size_)] * page_size_ +
+                                   t % page_size_)] = 1;
+  }
+  /// Gives back the pages of no tokens, and makes NaN of every slot without one.
+  void poison_rest() {
+    std::vector<char> held = no_slots();
+    for (sequence& one : all_) {
+      one.blocks.resize(static_cast<std::size_t>(used_blocks(one)));
+      for (Index t = 0; t < one.length(); ++t) mark(held, one, t);
+    }
+    for (Index page = 0; page < page_count_; ++page)
+      for (Index slot = 0; slot < page_size_; ++slot)
+        if (!held[static_cast<std::size_t>(page * page_size_ + slot)])
+          keys_.poison(page, slot), values_.poison(page, slot);
+  }
+
+  /// One entry of the lists that is not what it should be.
+  struct wrong_entry {
+    Index page_of = -1, block = 0, page = 0;  // block `block` of sequence `page_of` names `page`
+    Index length_of = -1, length = 0;
+  };
+
+  /// Calls call(pages) with a view whose lists are in one of several forms.
+  template <class P, class Call>
+  void with_pages(const Call& call) {
+    using any_table = Eigen::Matrix<std::int64_t, Eigen::Dynamic, Eigen::Dynamic>;
+    any_table table = any_table::Constant(sequences(), columns_, b_.coin() ? -7 : 1 << 30);
+    std::vector<std::int64_t> lengths;
+    for (Index s = 0; s < sequences(); ++s) {
+      for (std::size_t block = 0; block < at(s).blocks.size(); ++block)
+        table(s, static_cast<Index>(block)) = at(s).blocks[block];
+      lengths.push_back(s == wrong_.length_of ? wrong_.length : at(s).length());
+    }
+    if (wrong_.page_of >= 0) table(wrong_.page_of, wrong_.block) = wrong_.page;
+    const typename page_view<P>::pool pool = {keys_.view, values_.view};
+    const Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> rows = table.cast<int>();
+    const std::vector<int> flat(rows.data(), rows.data() + rows.size());
+    switch (b_.up_to(2)) {
+      case 0:
+        return call(page_view<P>(pool, flat, lengths, storage_));
+      case 1:
+        return call(page_view<P>(pool, table, lengths, storage_));
+      default:
+        call(page_view<P>(pool, rows, lengths, storage_));
+    }
+  }
+
+  /// What a call that is wrong in these ways throws; pages keep their bits.
+  template <class Call>
+  void refused(bool invalid, bool outside, const char* claim, const Call& call) {
+    if (invalid && outside)
+      refuses<std::logic_error>(claim, call);  // which is found first is not said
+    else if (invalid)
+      refuses<std::invalid_argument>(claim, call);
+    else
+      refuses<std::out_of_range>(claim, call);
+    check(keys_.untouched() && values_.untouched(), "a call that throws changes nothing");
+  }
+
+  void check_all() const {
+    for (const sequence& one : all_)
+      for (Index t = 0; t < one.length(); ++t) {
+        const token& expected = one.tokens[static_cast<std::size_t>(t)];
+        const Index page = one.blocks[static_cast<std::size_t>(t / page_size_)], slot = t % page_size_;
+        for (Index h = 0; h < heads_; ++h) {
+          check(fuzz::near(keys_.view, page, slot, h, expected.k.exact.data() + h * dim_, expected.k.error),
+                "pages have the keys that were written, turned as was asked");
+          check(fuzz::near(values_.view, page, slot, h, expected.v.data() + h * value_dim_,
+                           fuzz::storing_error<T>(expected.v)),
+                "pages have the values that were written");
+        }
+      }
+  }
+
+  void step() {
+    const bool none =
+        std::all_of(all_.begin(), all_.end(), [](const sequence& one) { return one.tokens.empty(); });
+    if (none && !b_.one_in(8)) return write();
+    switch (b_.up_to(15)) {
+      case 0:
+      case 1:
+      case 2:
+        return write();
+      case 3:
+      case 4:
+      case 5:
+        return fork();
+      case 6:
+        return shrink();
+      case 7:
+      case 8:
+        return raw() && !b_.one_in(8) ? attend() : shift();
+      case 9:
+      case 10:
+        return raw() && !b_.one_in(8) ? attend() : rebase();
+      case 11:
+        return misuse();
+      default:
+        return attend();
+    }
+  }
+
+  template <class Call>
+  static void with_layout(bool interleaved_one, const Call& call) {
+    interleaved_one ? call(interleaved{}) : call(half_split{});
+  }
+  fuzz::rotation_rule rule_of(std::size_t table, bool interleaved_one) const {
+    const auto inv_freq = tables::get().all[table].inv_freq();
+    return {{inv_freq(0, 0), inv_freq(1, 0)},
+            static_cast<wide>(tables::get().all[table].attention_factor()),
+            interleaved_one,
+            static_cast<std::size_t>(first_channel_)};
+  }
+  template <class S>
+  void turn_by_table(fuzz::key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
+    fuzz::turn<S>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one), position, true);
+    if (!tables::exact(table))
+      k.error += 1e-4L;  // an angle in float is off by 2^-24 of itself, at most 60 rad
+  }
+  placed_table<float> placed(std::size_t table) const {
+    return tables::get().all[table].at_channel(first_channel_);
+  }
+  /// One that turns more than the head, or behind its end.
+  placed_table<float> beyond_head() {
+    return b_.coin() ? tables::get().of_more_pairs.at_channel(0)
+                     : tables::get().all[0].at_channel(dim_ - 2 * pairs + b_.between(1, 3));
+  }
+  std::size_t draw_table() { return static_cast<std::size_t>(b_.one_in(4) ? b_.up_to(5) : b_.up_to(2)); }
+
+  /// Which tokens of a call are new: as many of every sequence, or laid end to end.
+  struct newest {
+    std::vector<Index> counts;
+    std::vector<std::int64_t> offsets;
+    Index batch, tokens;
+    Index row(Index s) const { return offsets.empty() ? s : 0; }
+    Index first(Index s) const {
+      return offsets.empty() ? 0 : static_cast<Index>(offsets[static_cast<std::size_t>(s)]);
+    }
+  };
+  newest laid_out(const std::vector<Index>& counts) {
+    newest n{counts, {}, sequences(), counts.empty() ? b_.up_to(2) : counts[0]};
+    if (!counts.empty() && b_.coin() && std::count(counts.begin(), counts.end(), counts[0]) == sequences())
+      return n;
+    n.offsets = {0};
+    for (const Index count : counts) n.offsets.push_back(n.offsets.back() + count);
+    n.batch = 1;
+    n.tokens = static_cast<Index>(n.offsets.back());
+    return n;
+  }
+  /// Something in the lists of a call that does not fit.
+  ///
+  /// \return  whether that is found as invalid, and as out of range
+  std::pair<bool, bool> spoil_lists(newest& n) {
+    using limits = std::numeric_limits<Index>;
+    if (!b_.one_in(12) || all_.empty()) return {false, false};
+    const Index s = b_.up_to(long(sequences()) - 1);
+    switch (b_.up_to(2)) {
+      case 0: {  // a page beyond the pool
+        if (at(s).length() == 0) return {false, false};
+        static const Index none[] = {-1, -1000, 1 << 20};
+        wrong_.page_of = s, wrong_.block = b_.up_to(long(used_blocks(at(s))) - 1);
+        wrong_.page = b_.coin() ? page_count_ : b_.one_of(none);
+        return {false, true};
+      }
+      case 1: {  // more tokens than blocks, fewer than none, or than are new
+        const Index none[] = {columns_ * page_size_ + 1, -1, limits::min(), limits::max()};
+        wrong_.length_of = s;
+        wrong_.length = n.counts[static_cast<std::size_t>(s)] > 0 && b_.coin()
+                            ? n.counts[static_cast<std::size_t>(s)] - 1
+                            : b_.one_of(none);
+        return {true, false};
+      }
+      default: {
+        if (n.offsets.empty()) return {false, false};
+        switch (b_.up_to(4)) {
+          case 0:
+            n.offsets.push_back(n.offsets.back());
+            break;
+          case 1:
+            n.offsets.front() = b_.coin() ? 1 : -1;
+            break;
+          case 2:
+            n.offsets.back() += b_.coin() ? 1 : -1;
+            break;
+          case 3:
+            if (sequences() < 2) return {false, false};
+            n.offsets[1] = b_.coin() ? limits::max() : limits::min();
+            break;
+          default:
+            n.offsets.pop_back();
+        }
+        return {true, false};
+      }
+    }
+  }
+
+  void write() {
+    if constexpr (fuzz::is_quantized<T>)
+      b_.coin() ? write_of<Eigen::bfloat16>() : write_of<float>();
+    else if constexpr (tolerance::is_16_bit<T>)
+      b_.coin() ? write_of<T>() : write_of<float>();
+    else
+      write_of<T>();
+  }
+
+  /// Some sequences take new tokens: of a prompt, one, or none.
+  template <class K>
+  void write_of() {
+    const std::vector<sequence> before = all_;
+    const bool all_alike = b_.one_in(4), keep_shared = b_.one_in(8);
+    const Index alike = b_.up_to(3);
+    std::vector<Index> counts;
+    for (Index s = 0; s < sequences(); ++s) {
+      Index wish = all_alike ? alike : b_.coin() ? b_.up_to(9) : b_.up_to(1);
+      counts.push_back(grow(at(s), wish, keep_shared));
+    }
+    newest n = laid_out(counts);
+    guarded_memory<K> k_memory(0), v_memory(0);
+    head_view<K> k = fuzz::draw_view(b_, k_memory, n.batch, n.tokens, heads_, dim_);
+    head_view<K> v = fuzz::draw_view(b_, v_memory, n.batch, n.tokens, heads_, value_dim_);
+    const bool by_table = raw() ? b_.one_in(8) : b_.coin(), interleaved_one = b_.one_in(4);
+    const std::size_t table = draw_table();
+    const bool beyond = by_table && b_.one_in(16);
+    bool in_table = true, own = true;
+    std::vector<char> written = no_slots();
+    for (Index s = 0; s < sequences(); ++s)
+      for (Index i = 0; i < counts[static_cast<std::size_t>(s)]; ++i) {
+        const Index t = at(s).length() - counts[static_cast<std::size_t>(s)] + i;
+        token& one = at(s).tokens[static_cast<std::size_t>(t)];
+        for (Index h = 0; h < heads_; ++h) {
+          for (Index d = 0; d < dim_; ++d)
+            k.at(n.row(s), n.first(s) + i, h)[d] =
+                static_cast<K>(one.k.exact[static_cast<std::size_t>(h * dim_ + d)]);
+          for (Index d = 0; d < value_dim_; ++d)
+            v.at(n.row(s), n.first(s) + i, h)[d] =
+                static_cast<K>(one.v[static_cast<std::size_t>(h * value_dim_ + d)]);
+        }
+        in_table = in_table && tables::get().all[table].contains(t);
+        own = own && uses(at(s).blocks[static_cast<std::size_t>(t / page_size_)]) == 1;
+        mark(written, at(s), t);
+        if (by_table)
+          turn_by_table<T>(one.k, table, interleaved_one, t);
+        else
+          one.k.error = fuzz::storing_error<T>(one.k.exact);
+      }
+    auto [invalid, outside] = spoil_lists(n);
+    if (b_.one_in(10)) {
+      invalid = true;
+      switch (b_.up_to(5)) {
+        case 0:
+          k.batch += 1;
+          break;
+        case 1:
+          v.heads += 1;
+          break;
+        case 2:
+          k.head_dim -= 1;
+          break;
+        case 3:
+          v.tokens += 1;
+          break;
+        case 4:
+          k.tokens = -1;
+          break;
+        default:
+          if (k.size() == 0)
+            v.head_dim += 1;
+          else
+            k.data = nullptr;
+      }
+    }
+    invalid = invalid || !own || (by_table && (raw() || beyond));
+    outside = outside || (by_table && !beyond && !in_table);
+    k_memory.before = k_memory.now, v_memory.before = v_memory.now;
+    remember();
+    const placed_table<float> by = beyond ? beyond_head() : placed(table);
+    const auto call = [&] {
+      with_pages<T>([&](const page_view<T>& pages) {
+        const head_view<const K> keys = k;
+        if (!by_table) return write_pages(keys, v, pages, n.offsets);
+        with_layout(interleaved_one,
+                    [&]<class Layout>(Layout) { write_pages<Layout>(keys, v, pages, by, n.offsets); });
+      });
+    };
+    if (invalid || outside) {
+      refused(invalid, outside, "new tokens that do not fit the pages are refused", call);
+      all_ = before;
+      return poison_rest();
+    }
+    call();
+    check(k_memory.untouched() && v_memory.untouched(), "what is written stays as it is");
+    check(keys_.untouched_outside(written) && values_.untouched_outside(written),
+          "only the slots of new tokens are written");
+  }
+  void remember() { keys_.remember(), values_.remember(); }
+
+  /// Gives a sequence room for `count` more tokens, or as many as there is room for, and draws them. A last page that others
+  /// have too is copied before, unless the engine forgets to.
+  Index grow(sequence& one, Index count, bool keep_shared) {
+    std::vector<Index> free = free_pages();
+    if (const Index last = one.length() % page_size_;
+        last != 0 && count > 0 && !keep_shared && uses(one.blocks.back()) > 1) {
+      if (free.empty()) return 0;
+      for (Index slot = 0; slot < last; ++slot) {
+        keys_.copy(free.back(), slot, one.blocks.back(), slot);
+        values_.copy(free.back(), slot, one.blocks.back(), slot);
+      }
+      one.blocks.back() = free.back();
+      free.pop_back();
+    }
+    for (Index i = 0; i < count; ++i) {
+      if (one.length() % page_size_ == 0) {
+        if (free.empty() || static_cast<Index>(one.blocks.size()) == columns_) return i;
+        one.blocks.push_back(free.back());
+        free.pop_back();
+      }
+      one.tokens.push_back({{fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads_ * dim_))},
+                            fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads_ * value_dim_))});
+    }
+    return count;
+  }
+
+  /// A sequence begins again as the first tokens of another, in the same pages.
+  void fork() {
+    if (all_.empty()) return;
+    const Index from = b_.up_to(long(sequences()) - 1), to = b_.up_to(long(sequences()) - 1);
+    if (from == to) return;
+    const auto length =
+        b_.coin() ? at(from).tokens.size() : static_cast<std::size_t>(b_.up_to(long(at(from).length())));
+    if (at(from).tokens.empty()) return;
+    at(to) = at(from);
+    at(to).tokens.resize(length);
+    poison_rest();
+  }
+  /// A sequence ends, forgets its last tokens, or one of its blocks.
+  void shrink() {
+    if (all_.empty()) return;
+    sequence& one = at(b_.up_to(long(sequences()) - 1));
+    if (b_.coin() && one.length() >= page_size_) {
+      const Index block = b_.up_to(long(one.length() / page_size_) - 1);
+      one.blocks.erase(one.blocks.begin() + block);
+      one.tokens.erase(one.tokens.begin() + block * page_size_,
+                       one.tokens.begin() + (block + 1) * page_size_);
+    } else {
+      one.tokens.resize(static_cast<std::size_t>(b_.up_to(long(one.length()))));
+    }
+    poison_rest();
+  }
+
+  void shift() {
+    newest n = laid_out(std::vector<Index>(all_.size(), 0));
+    n.offsets.clear();
+    auto [invalid, outside] = spoil_lists(n);
+    const Index s = b_.one_in(8) ? static_cast<Index>(b_.integer()) : b_.up_to(long(sequences()) - 1);
+    const bool is_sequence = s >= 0 && s < sequences();
+    const Index held = is_sequence ? at(s).length() : 3;
+    const auto first = static_cast<Index>(b_.one_in(8) ? b_.integer() : b_.up_to(long(held)));
+    const auto count = static_cast<Index>(
+        b_.one_in(8) ? b_.integer() : b_.up_to(long(held - std::clamp(first, Index{0}, held))));
+    const std::int64_t delta = b_.one_in(5) ? b_.between(-1000000, 1000000) : b_.between(-4, 4);
+    const std::size_t table = draw_table();
+    const bool interleaved_one = b_.one_in(4), beyond = b_.one_in(16);
+    const bool range = is_sequence && first >= 0 && count >= 0 && first <= held && count <= held - first;
+    bool own = true;
+    std::vector<char> turned = no_slots();
+    if (range)
+      for (Index t = first; t < first + count; ++t) {
+        own = own && uses(at(s).blocks[static_cast<std::size_t>(t / page_size_)]) == 1;
+        mark(turned, at(s), t);
+      }
+    invalid = invalid || raw() || beyond || !own || !tables::exact(table);
+    outside = outside || !range;
+    const placed_table<float> by = beyond ? beyond_head() : placed(table);
+    remember();
+    const auto call = [&, f = first, c = count] {
+      with_pages<T>([&](const page_view<T>& pages) {
+        with_layout(interleaved_one, [&]<class Layout>(Layout) {
+          shift_keys<Layout>(pages, {.sequence = s, .first = f, .count = c}, delta, by);
+        });
+      });
+    };
+    if (invalid || outside) return refused(invalid, outside, "keys that cannot turn are refused", call);
+    call();
+    check(values_.untouched() && keys_.untouched_outside(turned), "only the keys that turn change");
+    for (Index t = first; t < first + count && delta != 0; ++t)
+      fuzz::turn<T>(at(s).tokens[static_cast<std::size_t>(t)].k, static_cast<std::size_t>(dim_),
+                    rule_of(table, interleaved_one), delta, false);
+  }
+
+  void rebase() {
+    newest n = laid_out(std::vector<Index>(all_.size(), 0));
+    n.offsets.clear();
+    auto [invalid, outside] = spoil_lists(n);
+    const std::size_t from = draw_table(), to = draw_table();
+    const bool interleaved_one = b_.one_in(4), other_place = b_.one_in(16), beyond = b_.one_in(16);
+    bool one_block = true;
+    std::vector<Index> block_of(static_cast<std::size_t>(page_count_), -1);
+    std::vector<char> turned = no_slots();
+    for (const sequence& one : all_) {
+      for (Index t = 0; t < one.length(); ++t) mark(turned, one, t);
+      for (std::size_t block = 0; block < one.blocks.size(); ++block) {
+        Index& of = block_of[static_cast<std::size_t>(one.blocks[block])];
+        one_block = one_block && (of < 0 || of == static_cast<Index>(block));
+        of = static_cast<Index>(block);
+      }
+    }
+    invalid =
+        invalid || raw() || beyond || other_place || !one_block || !tables::exact(from) || !tables::exact(to);
+    const placed_table<float> by = beyond ? beyond_head() : placed(from),
+                              next = other_place ? tables::get().all[to].at_channel(first_channel_ + 1)
+                                                 : placed(to);
+    remember();
+    const auto call = [&] {
+      with_pages<T>([&](const page_view<T>& pages) {
+        with_layout(interleaved_one, [&]<class Layout>(Layout) { rebase_keys<Layout>(pages, by, next); });
+      });
+    };
+    if (invalid || outside) return refused(invalid, outside, "keys that cannot be rebased are refused", call);
+    call();
+    check(values_.untouched() && keys_.untouched_outside(turned), "only keys of sequences change");
+    const fuzz::rotation_rule back = rule_of(from, interleaved_one), there = rule_of(to, interleaved_one);
+    for (sequence& one : all_)
+      for (Index t = 0; t < one.length(); ++t) {
+        fuzz::key& k = one.tokens[static_cast<std::size_t>(t)].k;
+        fuzz::key turned_back = k;
+        fuzz::rotation_rule quotient = there;
+        quotient.factor = there.factor / back.factor;
+        fuzz::turn<Q>(turned_back, static_cast<std::size_t>(dim_), back, -t, false);
+        turned_back.error = k.error;  // the library turns once, by the difference
+        fuzz::turn<T>(turned_back, static_cast<std::size_t>(dim_), quotient, t, true);
+        k = turned_back;
+      }
+  }
+
+  void attend() {
+    std::vector<Index> counts;
+    const bool all_alike = b_.one_in(3), too_many = b_.one_in(16);
+    Index least = 3;
+    for (const sequence& one : all_) least = std::min(least, one.length());
+    const Index alike = b_.up_to(long(least));
+    for (const sequence& one : all_)
+      counts.push_back(all_alike  ? alike
+                       : too_many ? one.length() + 1
+                                  : b_.up_to(long(std::min(one.length(), Index{5}))));
+    newest n = laid_out(counts);
+    const Index group = b_.between(1, 2), heads = heads_ * group;
+    const bool turned = raw() ? !b_.one_in(12) : b_.coin(), interleaved_one = b_.one_in(4);
+    const bool beyond = turned && b_.one_in(16);
+    const std::size_t table = draw_table();
+    const Index window = b_.coin() ? 0 : b_.between(1, 4), sinks = b_.up_to(2);
+    guarded_memory<Q> q_memory(0), out_memory(0);
+    head_view<Q> q = fuzz::draw_view(b_, q_memory, n.batch, n.tokens, heads, dim_),
+                 out = fuzz::draw_view(b_, out_memory, n.batch, n.tokens, heads, value_dim_);
+    std::vector<std::vector<channels>> asked(all_.size());
+    bool enough = true, in_table = true;
+    for (Index s = 0; s < sequences(); ++s) {
+      const Index count = counts[static_cast<std::size_t>(s)];
+      enough = enough && count <= at(s).length();
+      if (count > 0) {
+        const auto& rows = tables::get().all[table];
+        in_table = in_table && rows.contains(at(s).length() - 1) &&
+                   rows.contains(raw() ? 0 : std::max(at(s).length() - count, Index{0}));
+      }
+      for (Index i = 0; i < count; ++i) {
+        asked[static_cast<std::size_t>(s)].push_back(
+            fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads * dim_)));
+        const channels& one = asked[static_cast<std::size_t>(s)].back();
+        for (Index h = 0; h < heads; ++h)
+          for (Index d = 0; d < dim_; ++d)
+            q.at(n.row(s), n.first(s) + i, h)[d] =
+                static_cast<Q>(one[static_cast<std::size_t>(h * dim_ + d)]);
+      }
+    }
+    auto [invalid, outside] = spoil_lists(n);
+    attention_options options = {.window = window, .sinks = sinks};
+    const std::vector<std::int64_t> list(1, 0);
+    const head_view<Q> whole = out;
+    if (b_.one_in(12)) {
+      invalid = true;
+      switch (b_.up_to(6)) {
+        case 0:
+          options.window = -1;
+          break;
+        case 1:
+          options.dropout = 0.5;
+          break;
+        case 2:
+          options.key_positions = list;
+          break;
+        case 3:
+          options.query_counts = list;
+          break;
+        case 4:
+          out.head_dim += 1;
+          break;
+        case 5:
+          q.batch += 1;
+          break;
+        default:
+          out.tokens += 1;
+      }
+    }
+    invalid = invalid || !enough || beyond || (raw() && !turned);
+    // Queries that a sequence has not are at positions before its first.
+    outside = outside || (turned && !beyond && (!in_table || !enough));
+    options.query_offsets = n.offsets;
+    out_memory.before = out_memory.now;
+    q_memory.before = q_memory.now;
+    remember();
+    const placed_table<float> by = beyond ? beyond_head() : placed(table);
+    const auto call = [&] {
+      with_pages<const T>([&](const page_view<const T>& pages) {
+        const head_view<const Q> asking = q;
+        if (!turned) return attention(asking, pages, out, options);
+        with_layout(interleaved_one,
+                    [&]<class Layout>(Layout) { attention<Layout>(asking, pages, out, by, options); });
+      });
+    };
+    if (invalid || outside) {
+      refused(invalid, outside, "queries that do not fit the pages are refused", call);
+      return check(out_memory.untouched(), "a refused call writes nothing");
+    }
+    call();
+    check(keys_.untouched() && values_.untouched() && q_memory.untouched(), "attention changes no pages");
+    check(out_memory.untouched_outside(whole), "only the channels of the output are written");
+    for (Index s = 0; s < sequences(); ++s) {
+      // Keys as they are stored, which check_all compares; raw ones turn.
+      std::vector<fuzz::key> keys;
+      std::vector<channels> values;
+      const Index count = counts[static_cast<std::size_t>(s)];
+      for (Index t = 0; t < at(s).length() && count > 0; ++t) {
+        const Index page = at(s).blocks[static_cast<std::size_t>(t / page_size_)];
+        keys.push_back({fuzz::stored_channels(keys_.view.batch_range(page, 1), 0, t % page_size_)});
+        values.push_back(fuzz::stored_channels(values_.view.batch_range(page, 1), 0, t % page_size_));
+        if (raw()) turn_by_table<Q>(keys.back(), table, interleaved_one, t);
+      }
+      for (Index i = 0; i < count; ++i) {
+        const Index position = at(s).length() - count + i;
+        fuzz::key query{asked[static_cast<std::size_t>(s)][static_cast<std::size_t>(i)]};
+        if (turned) turn_by_table<Q>(query, table, interleaved_one, position);
+        std::vector<Index> seen;
+        for (Index t = 0; t <= position; ++t)
+          if (window == 0 || position - t < window || t < sinks) seen.push_back(t);
+        for (Index h = 0; h < heads; ++h)
+          check_output(out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
+      }
+    }
+  }
+
+  /// One head of one query. A score is a sum of dim_ products, of channels that are off by `error` each: with L the sum of
+  /// their magnitudes it is off by (dim_ + 8) u L and what the errors make; a weight by twice that, relative to itself.
+  void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const fuzz::key& query,
+                    const std::vector<fuzz::key>& keys, const std::vector<channels>& values,
+                    const std::vector<Index>& seen) const {
+    const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(dim_);
+    std::vector<const wide*> seen_keys, seen_values;
+    wide off = 0, largest_value = 0;
+    for (const Index t : seen) {
+      const fuzz::key& k = keys[static_cast<std::size_t>(t)];
+      seen_keys.push_back(k.exact.data() + h / group * dim_);
+      seen_values.push_back(values[static_cast<std::size_t>(t)].data() + h / group * value_dim_);
+      wide score = 0;
+      for (Index d = 0; d < dim_; ++d) {
+        const wide a = testing::abs(query.exact[static_cast<std::size_t>(h * dim_ + d)]),
+                   b = testing::abs(seen_keys.back()[d]);
+        score += (dim + 8) * u * a * b + query.error * b + k.error * a + query.error * k.error;
+      }
+      off = std::max(off, score / testing::sqrt(dim));
+      for (Index d = 0; d < value_dim_; ++d)
+        largest_value = std::max(largest_value, testing::abs(seen_values.back()[d]));
+    }
+    const wide bound = largest_value * (2.02L * off + (60 + static_cast<wide>(seen.size())) * u);
+    const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
+                                        seen_keys, seen_values, static_cast<std::size_t>(value_dim_));
+    check(fuzz::near(out, row, i, h, exact.data(), bound),
+          "attention to pages is attention to the tokens of each sequence");
+  }
+
+  /// Pools and lists that are none.
+  void misuse() {
+    std::vector<int> blocks(static_cast<std::size_t>(sequences() * columns_), 0);
+    const std::vector<int> lengths(all_.size(), 0);
+    typename page_view<T>::pool pool = {keys_.view, values_.view};
+    switch (b_.up_to(6)) {
+      case 0:
+        pool.values = spoilt(pool.values, [](auto& x) { x.batch += 1; });
+        break;
+      case 1:
+        pool.values = spoilt(pool.values, [](auto& x) { x.tokens += 1; });
+        break;
+      case 2:
+        pool.keys = spoilt(pool.keys, [](auto& x) { x.heads += 1; });
+        break;
+      case 3:
+        pool.keys = spoilt(pool.keys, [](auto& x) { x.tokens = 0; });
+        pool.values = spoilt(pool.values, [](auto& x) { x.tokens = 0; });
+        break;
+      case 4:
+        pool.keys.head_dim = -1;
+        break;
+      case 5:
+        if (pool.keys.size() == 0) return;
+        pool.keys.data = nullptr;
+        break;
+      default:
+        if (sequences() == 1) return;
+        blocks.push_back(0);
+    }
+    remember();
+    refused(true, false, "a pool or lists that do not fit each other are refused",
+            [&] { page_view<T>(pool, blocks, lengths, storage_); });
+  }
+  template <class View, class Spoil>
+  static View spoilt(View view, const Spoil& spoil) {
+    spoil(view);
+    if constexpr (fuzz::is_quantized<T>) spoil(view.scales);
+    return view;
+  }
+
+  bytes& b_;
+  Index page_size_, page_count_, columns_, heads_, dim_, value_dim_;
+  key_storage storage_;
+  Index first_channel_;
+  page_pool<T> keys_, values_;
+  std::vector<sequence> all_;
+  wrong_entry wrong_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  bytes b(data, size);
+  switch (b.up_to(4)) {
+    case 0:
+      engine<float>(b).run();
+      break;
+    case 1:
+      engine<double>(b).run();
+      break;
+    case 2:
+      engine<Eigen::half>(b).run();
+      break;
+    case 3:
+      engine<Eigen::bfloat16>(b).run();
+      break;
+    default:
+      engine<std::int8_t>(b).run();
+  }
+  return 0;
+}
