@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
