@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+// A rule for several numbers is broken by each of them alone, and refused each time: of a condition with four
+// parts, only those are tested that somebody has broken.
+#include <rope/rope.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/tape.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+
+namespace {
+
+constexpr Index batch = 2, tokens = 3, heads = 4, head_dim = 6;
+
+/// Memory for views that are larger by one in any extent.
+struct memory {
+  std::vector<float> x =
+      std::vector<float>(std::size_t((batch + 1) * (tokens + 1) * (heads + 1) * (head_dim + 1)), 7);
+
+  head_view<float> view() { return bshd(x.data(), batch, tokens, heads, head_dim); }
+  /// The n-th extent one larger.
+  head_view<float> grown(int n) {
+    return bshd(x.data(), batch + (n == 0), tokens + (n == 1), heads + (n == 2), head_dim + (n == 3));
+  }
+  bool untouched() const { return x == std::vector<float>(x.size(), 7); }
+};
+
+/// Calls call(extent) for every extent: each is refused with `text`, and nothing is written.
+template <class Call>
+void check_every_extent(const char* text, const memory& written, const Call& call, int extents = 4) {
+  for (int n = 0; n < extents; ++n) {
+    CAPTURE(text, n);
+    CHECK(throws_saying<std::invalid_argument>([&] { call(n); }, text));
+    CHECK(written.untouched());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("two outputs that differ in any extent are not merged", "[house]") {
+  memory a, b;
+  std::vector<double> sums(200), others(200);
+  check_every_extent("merge_attention: the outputs must have the same shape", a, [&](int n) {
+    merge_attention(a.view(), std::span<double>(sums), b.grown(n), std::span<const double>(others));
+  });
+}
+
+TEST_CASE("integers that differ from their heads in any extent are refused", "[house]") {
+  memory x;
+  std::vector<std::int8_t> integers(x.x.size(), 99);
+  std::vector<float> scales(x.x.size(), 7);
+  const auto narrow = bshd(integers.data(), scales.data(), batch, tokens, heads, head_dim);
+  check_every_extent("both views must have the same shape", x, [&](int n) { quantize(x.grown(n), narrow); });
+  check_every_extent("both views must have the same shape", x,
+                     [&](int n) { dequantize(narrow, x.grown(n)); });
+  CHECK(integers == std::vector<std::int8_t>(integers.size(), 99));
+}
+
+TEST_CASE("gradients that differ from what they belong to in any extent are refused", "[house]") {
+  memory x, d;
+  check_every_extent("d_q must be [2, 3, 4, 6]", d, [&](int n) {
+    attention_gradient(
+        testing::tape(x.view(), x.view(), x.view(), x.view(), x.view(), d.grown(n), d.view(), d.view()));
+  });
+  check_every_extent("d_v must be [2, 3, 4, 6]", d, [&](int n) {
+    attention_gradient(
+        testing::tape(x.view(), x.view(), x.view(), x.view(), x.view(), d.view(), d.view(), d.grown(n)));
+  });
+  const frequency_table<float> table(frequencies(head_dim), 10);
+  check_every_extent("inv_freq_gradient", x,
+                     [&](int n) { inv_freq_gradient<half_split>(x.view(), d.grown(n), table); });
+}
+
+TEST_CASE("an output of pope that differs in any extent is refused", "[house]") {
+  memory x, out;
+  const frequency_table<float> table(pope_frequencies(1), 10);  // adds one channel
+  check_every_extent("pope: out must be", out, [&](int n) {
+    auto to = out.grown(n);
+    if (n < 3) to = to.channels(0, head_dim);  // and one channel too few
+    if (n == 3) to = to.channels(0, head_dim - 1);
+    pope<half_split>(x.view(), to, table);
+  });
+}
+
+TEST_CASE("no extent of a matrix of scores may be negative", "[house]") {
+  const float score = 0;
+  const Index extents[4] = {1, 1, 1, 1};
+  for (int n = 0; n < 4; ++n) {
+    CAPTURE(n);
+    Index e[4] = {extents[0], extents[1], extents[2], extents[3]};
+    e[n] = -1;
+    CHECK(throws_saying<std::invalid_argument>([&] { score_matrix(&score, e[0], e[1], e[2], e[3]); },
+                                               "score_matrix: extents must not be negative", "-1"));
+  }
+}
+
+TEST_CASE("no extent of a ring may be out of range", "[house]") {
+  constexpr Index huge = (std::numeric_limits<Index>::max)() / 2;
+  for (const ring_policy& policy :
+       {ring_policy{.sinks = -1, .window = 4}, ring_policy{.window = 0}, ring_policy{.window = -4},
+        ring_policy{.window = 4, .chunk = 0}, ring_policy{.sinks = huge, .window = 4},
+        ring_policy{.window = huge}, ring_policy{.window = 4, .chunk = huge}}) {
+    CAPTURE(policy.sinks, policy.window, policy.chunk);
+    CHECK(throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 8); },
+                                               "ring_cache: sinks", std::to_string(policy.sinks),
+                                               std::to_string(policy.window), std::to_string(policy.chunk)));
+  }
+}
+
+namespace {
+
+/// A layout whose first pair is wherever a test wants it.
+struct any_pair {
+  inline static Index u = 0, v = 1;
+  static Index first(Index i, Index) { return i == 0 ? u : 2 * i; }
+  static Index second(Index i, Index) { return i == 0 ? v : 2 * i + 1; }
+};
+
+}  // namespace
+
+TEST_CASE("a layout must map pairs to channels, both of them", "[house]") {
+  memory x;
+  const frequency_table<float> table(frequencies(head_dim), 10);
+  for (const auto& [u, v] : std::vector<std::pair<Index, Index>>{{-1, 1}, {0, -1}, {6, 1}, {0, 6}, {1, 1}}) {
+    CAPTURE(u, v);
+    any_pair::u = u;
+    any_pair::v = v;
+    CHECK(throws_saying<std::invalid_argument>([&] { rotate<any_pair>(x.view(), table, 1); },
+                                               "the layout must map a pair to two channels of [0, 6)",
+                                               "got " + std::to_string(u) + " and " + std::to_string(v)));
+    CHECK(x.untouched());
+  }
+  any_pair::u = 0;
+  any_pair::v = 1;
+  rotate<any_pair>(x.view(), table, 1);
+  CHECK_FALSE(x.untouched());
+}
+
+TEST_CASE("weights that no memory holds are refused by their extents", "[house]") {
+  const float number = 0;
+  constexpr Index many = Index{1} << (sizeof(Index) * 4 + 1);
+  const head_view<const float> one = {&number, 1, many, 1, 1, 0, 0, 0};
+  CHECK(throws_saying<std::length_error>([&] { attention_weights(one, one, std::span<float>()); },
+                                         "attention_weights: weights [1, 1, " + std::to_string(many),
+                                         "exceed the address space"));
+}
+
+TEST_CASE("ids without data are refused", "[house]") {
+  memory x;
+  const frequency_table<float> table(frequencies(head_dim), 10);
+  const Eigen::Map<const Eigen::ArrayXi> ids(nullptr, tokens);
+  CHECK(throws_saying<std::invalid_argument>([&] { rotate<half_split>(x.view(), table, ids); },
+                                             "rotate: ids must have data, got null for 3"));
+  CHECK(x.untouched());
+}
+
+TEST_CASE("the calling thread runs every piece in order", "[house]") {
+  std::vector<Index> pieces;
+  const this_thread here;
+  here.parallel_for(here.threads() + 3, [&](Index i) { pieces.push_back(i); });
+  CHECK(pieces == std::vector<Index>{0, 1, 2, 3});
+  here.parallel_for(0, [&](Index i) { pieces.push_back(i); });
+  CHECK(pieces.size() == 4);
+}
+
+TEST_CASE("a layer of no group has the scale that all groups share, or none", "[house]") {
+  const auto group = [](const char* type, double scale, double softcap) {
+    return layer_group{.layer_type = type,
+                       .layout = layout_kind::half_split,
+                       .head_dim = 8,
+                       .first_channel = 0,
+                       .frequencies = frequencies(8),
+                       .scale = scale,
+                       .softcap = softcap,
+                       .rule = "default",
+                       .base = 10000};
+  };
+  model_rope model{
+      .source = "test", .architecture = "test", .groups = {group("a", 0.5, 30), group("b", 0.5, 30)}};
+  model.layers = {"a", "b", "without"};
+  model.windows = {0};
+  CHECK(model.attention_of_layer(2).scale == 0.5);
+  CHECK(model.attention_of_layer(2).softcap == 30);
+  for (const layer_group& other : {group("b", 0.25, 30), group("b", 0.5, 20)}) {
+    model.groups[1] = other;
+    CHECK(model.attention_of_layer(1).scale == other.scale);
+    CHECK(throws_saying<std::invalid_argument>([&] { (void)model.attention_of_layer(2); },
+                                               "the scale of layer 2 is not known: no group is of its type"));
+  }
+}
+
+TEST_CASE("two files that place the axes of M-RoPE in different orders differ", "[house]") {
+  model_rope a{.source = "one", .architecture = "test", .groups = {}}, b = a;
+  a.groups.push_back({.layer_type = "",
+                      .layout = layout_kind::half_split,
+                      .head_dim = 16,
+                      .first_channel = 0,
+                      .frequencies = frequencies(16),
+                      .rule = "default",
+                      .base = 10000});
+  a.groups[0].mrope_sections = {2, 3, 3};
+  b = a;
+  b.source = "other";
+  CHECK(compare_models(a, b).empty());
+  b.groups[0].mrope_interleaved = true;
+  const auto differences = compare_models(a, b);
+  REQUIRE(differences.size() == 1);
+  CHECK(differences[0].find("the axes of M-RoPE lie in blocks in one and alternating in other") !=
+        std::string::npos);
+}
