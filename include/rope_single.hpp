@@ -20772,11 +20772,13 @@ struct group_comparison {
 
   void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml, never
-    // back.
-    const bool expected =
-        (a.source == "Hugging Face" && x == layout_kind::half_split && b.source == "GGUF") ||
-        (b.source == "Hugging Face" && y == layout_kind::half_split && a.source == "GGUF");
+    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
+    // only for GLM-4V, as the M-RoPE of ggml turns halves.
+    const auto permuted = [](const model_rope& from, layout_kind of_from, const model_rope& to) {
+      return from.source == "Hugging Face" && to.source == "GGUF" &&
+             (of_from == layout_kind::half_split || to.architecture == "glm4");
+    };
+    const bool expected = permuted(a, x, b) || permuted(b, y, a);
     say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
         b.source +
         (expected
@@ -22240,7 +22242,10 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "mamba", .rotates = false},
       {.architecture = "mamba2", .rotates = false},
       {.architecture = "mellum", .period = 4, .sliding = bare},
-      {.architecture = "mimo2", .sliding = own_base},
+      {.architecture = "mimo2",
+       .sliding = own_base,
+       .sink_logits = true,
+       .note = "layers that slide, and no others, have sink logits"},
       {.architecture = "minicpm", .layout = interleaved},
       {.architecture = "minicpm3", .last_channels = true},
       {.architecture = "minimax-01"},
