@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// A config of Hugging Face and the metadata of a file converted for llama.cpp say the same of rotation and
+// attention: records/both_formats.json has both for each family, and the reason for each difference that remains.
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <rope/models.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/model_configs.hpp"
+
+namespace {
+
+using testing::json;
+
+json file_of_records(const std::string& name) {
+  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return json::parse(file);
+}
+
+/// Of a base that one side stretches by a power and the other takes into the speeds.
+constexpr double rounding = 4 * std::numeric_limits<double>::epsilon();
+
+std::string architecture_of(const json& metadata) { return metadata.at("general.architecture"); }
+
+rope::model_rope converted(const json& metadata) {
+  return rope::import_gguf(testing::gguf(architecture_of(metadata), metadata));
+}
+
+/// What differs without a reason, and the reasons that nothing differs for.
+std::vector<std::string> unexplained(const json& record, const json& metadata) {
+  std::vector<std::string> found =
+      rope::compare_models(rope::import_hugging_face(record.at("config")), converted(metadata), rounding);
+  const json reasons = record.at("differs");
+  std::vector<std::string> left;
+  std::set<std::string> used;
+  for (const std::string& difference : found) {
+    bool explained = false;
+    for (const auto& reason : reasons.items())
+      if (difference.find(reason.key()) == 0) {
+        explained = difference.find("wrong weights") == std::string::npos;
+        used.insert(reason.key());
+      }
+    if (!explained) left.push_back(difference);
+  }
+  for (const auto& reason : reasons.items())
+    if (used.count(reason.key()) == 0) left.push_back("nothing differs as in: " + reason.key());
+  return left;
+}
+
+}  // namespace
+
+TEST_CASE("a config and the file that llama.cpp makes of it are one model", "[models][describe]") {
+  const json file = file_of_records("both_formats");
+  CHECK(file.at("records").size() >= 95);
+  for (const json& record : file.at("records")) {
+    CAPTURE(record.dump());
+    CHECK(unexplained(record, record.at("metadata")) == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("every architecture of llama.cpp that turns is compared, or no config of it is known",
+          "[models][describe]") {
+  const json file = file_of_records("both_formats");
+  std::set<std::string> compared, alone = file.at("only_gguf"), recorded;
+  for (const json& record : file.at("records")) compared.insert(architecture_of(record.at("metadata")));
+  const json gguf = file_of_records("gguf");
+  for (const json& record : gguf.at("records")) recorded.insert(architecture_of(record.at("metadata")));
+  for (const std::string& one : recorded) {
+    CAPTURE(one);
+    CHECK(compared.count(one) + alone.count(one) == 1);
+  }
+  CHECK(compared.size() >= 80);
+}
+
+TEST_CASE("a file converted with another base, window, width or scale is another model",
+          "[models][describe]") {
+  const json file = file_of_records("both_formats");
+  for (const json& record : file.at("records")) {
+    json metadata = record.at("metadata");
+    for (const char* key : {".rope.freq_base", ".rope.freq_base_swa", ".attention.sliding_window",
+                            ".rope.dimension_count", ".attention.scale", ".rope.scaling.factor"}) {
+      if (!metadata.contains(key)) continue;
+      // Llama 4 slides by chunks, which are no window; Mellum has one base; sections name the width too.
+      const std::string one = architecture_of(metadata) + key;
+      if (one == "llama4.attention.sliding_window" || one == "mellum.rope.freq_base_swa") continue;
+      if (metadata.contains(".rope.dimension_sections") && key == std::string(".rope.dimension_count"))
+        continue;
+      json other = metadata;
+      other[key] = other.at(key).get<double>() / 2;
+      CAPTURE(key, record.dump());
+      CHECK_FALSE(unexplained(record, other).empty());
+    }
+  }
+}
+
+TEST_CASE("of the architectures of llama.cpp one is not known", "[models]") {
+  std::vector<std::string> known, unknown;
+  const json file = file_of_records("gguf");
+  for (const json& name : file.at("architectures"))
+    (rope::detail::gguf_record_of(name.get<std::string>()) ? known : unknown).push_back(name);
+  CHECK(known.size() == 145);
+  CHECK(unknown ==
+        std::vector<std::string>{"dflash"});  // its layout depends on whether it has hyper-connections
+}
