@@ -1603,7 +1603,8 @@ class visibility {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
       const std::int64_t* list = listed_key_positions(b);
-      return static_cast<Index>(std::lower_bound(list, list + keys, position) - list);
+      const auto before = static_cast<std::size_t>(std::lower_bound(list, list + keys, position) - list);
+      return static_cast<Index>(before);
     }
     const std::int64_t start = keys == 0 ? 0 : key_position(b, s.first_key);
     if (position <= start) return s.first_key;
