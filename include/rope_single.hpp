@@ -214,6 +214,31 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <span>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
+#define ROPE_ATTENTION_SCORE_VIEW_HPP
+
+#include <algorithm>  // std::max
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_INTEGER_RANGE_HPP
+#define ROPE_BASE_INTEGER_RANGE_HPP
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_MESSAGE_HPP
+#define ROPE_BASE_MESSAGE_HPP
+
+#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
+#include <cstdio>    // std::snprintf
+#include <cstdlib>   // std::strtod
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_EXACT_HPP
 #define ROPE_BASE_EXACT_HPP
 
@@ -266,25 +291,6 @@ constexpr Index to_index(Count count) {
 }  // namespace rope
 
 #endif  // ROPE_BASE_EXACT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_INTEGER_RANGE_HPP
-#define ROPE_BASE_INTEGER_RANGE_HPP
-
-#include <cstdint>
-#include <initializer_list>
-#include <limits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_MESSAGE_HPP
-#define ROPE_BASE_MESSAGE_HPP
-
-#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
-#include <cstdio>    // std::snprintf
-#include <cstdlib>   // std::strtod
-#include <initializer_list>
-#include <string>
-#include <type_traits>
-
 
 /// Error texts: "rope::function: the rule, the value".
 
@@ -429,7 +435,7 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
 
-/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+/// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -476,6 +482,16 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
                                                   keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
+
+/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+
+namespace rope {
+inline namespace ROPE_ABI {
 
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///

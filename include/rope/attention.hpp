@@ -13,6 +13,7 @@
 #include <rope/attention/merge.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/quantized_attention.hpp>
+#include <rope/attention/score_view.hpp>
 #include <rope/attention/tape.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/scratch.hpp>

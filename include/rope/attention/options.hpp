@@ -8,8 +8,8 @@
 #include <limits>
 #include <span>
 
+#include <rope/attention/score_view.hpp>
 #include <rope/base/exact.hpp>
-#include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
@@ -17,49 +17,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
-/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
-///
-///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
-///
-/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
-///
-///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
-///     attention(q, k, v, out, {.mask = mask});
-template <class X>
-struct score_view {
-  const X* data = nullptr;
-  Index batch = 1, heads = 1, queries = 1, keys = 1;
-  Index batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
-
-  explicit operator bool() const { return data != nullptr; }
-
-  /// Entries of keys 0, 1, ... of one query, key_step() apart.
-  const X* at(Index b, Index h, Index i) const {
-    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
-           (queries == 1 ? 0 : i * query_stride);
-  }
-  Index key_step() const { return keys == 1 ? 0 : key_stride; }
-};
-
-/// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
-///          entries
-template <class X>
-score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents even where another one is zero.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
-                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
-                                                  keys, "] exceeds the address space"));
-  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
-}
 
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///
