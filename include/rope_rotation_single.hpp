@@ -4712,7 +4712,7 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
 #elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
 #endif
   return x;
 }
@@ -4810,6 +4810,25 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     A even[lanes<P>], odd[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
     return {load<P>(even), load<P>(odd)};
+  }
+}
+
+/// The inverse of load_even_odd for numbers of the arithmetic type.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
+    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
+  } else
+#endif
+  {
+    A apart[2 * lanes<P>];
+    store(apart, even);
+    store(apart + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = apart[i], to[2 * i + 1] = apart[lanes<P> + i];
   }
 }
 

@@ -177,13 +177,38 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #define ROPE_ATTENTION_DETAIL_ATTEND_HPP
 
 #include <algorithm>  // std::min, std::max
+#include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
-#define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
 
-#include <algorithm>  // std::min, std::max, std::minmax_element
+#include <algorithm>  // std::copy_n, std::fill_n, std::max
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_STREAMS_HPP
+#define ROPE_ATTENTION_DETAIL_BFLOAT16_STREAMS_HPP
+
+#include <algorithm>  // std::copy_n, std::min
+#include <cstddef>
 #include <cstdint>
+#include <utility>  // std::index_sequence
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_ROWS_HPP
+
+#include <algorithm>  // std::copy
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+#define ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
@@ -212,6 +237,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -493,6 +519,17 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// What attention multiplies queries with keys, and weights with values, in. Sums are in the arithmetic type.
+enum class product_precision {
+  /// The arithmetic type: float, or double for double.
+  full,
+  /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.65 of
+  /// the time, elsewhere as long. Scores stay as exact as they are; each weight is rounded, by at most 2^-8
+  /// of itself, so that an output may be off by 2^-8 sum_j w_ij |v_j| besides. Numbers below 2^-126 may count
+  /// as 0. Gradients and probabilities are computed in full.
+  bfloat16,
+};
+
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///
 /// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
@@ -554,6 +591,8 @@ struct attention_options {
   /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
+  /// Refused unless channels are of that type or it is `full`.
+  product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
@@ -651,6 +690,17 @@ void check_magnitudes(const char* function, const attention_options& options, In
       (scale < room * options.softcap || scale > options.softcap / room))
     ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
                                               ", ", 1 / room, "], got ", scale, " / ", options.softcap));
+}
+
+/// \tparam T  channels of queries and outputs, C of keys and values
+template <class T, class C>
+void check_products(const char* function, const attention_options& options) {
+  if (options.products == product_precision::full) return;
+  if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": products in bfloat16 need queries, keys, values and outputs of bfloat16; "
+                       "set products to product_precision::full"));
 }
 
 /// Every number in the options that is out of its range.
@@ -1850,248 +1900,6 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_WORKSPACE_HPP
-#define ROPE_BASE_WORKSPACE_HPP
-
-#include <cstddef>
-
-
-/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
-class scratch_piece {
- public:
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
-  }
-
- protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
-  ///                 file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
-    first() = this;
-  }
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
-  ~scratch_piece() {
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-
- private:
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-
-  void (*release_)(scratch_piece&);
-  scratch_piece* next_;
-};
-
-template <class T>
-class scratch_memory : scratch_piece {
- public:
-  scratch_memory()
-      : scratch_piece(
-            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
-
-  T* at_least(std::size_t count) {
-    if (memory_.size() < count) memory_ = storage<T>(count);
-    return memory_.data();
-  }
-
- private:
-  storage<T> memory_;
-};
-
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that keeps two users of the same T apart
-template <class User, class T>
-T* workspace(Index count) {
-  thread_local scratch_memory<T> memory;
-  return memory.at_least(static_cast<std::size_t>(count));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_WORKSPACE_HPP
-
-/// Which keys a block of queries sees, and who sees what of a tile of them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
-/// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
-/// segments, window, sinks, mask and bias, found once. One at a time per thread.
-class block_keys {
- public:
-  block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
-      : rules_(rules),
-        b_(b),
-        first_(first),
-        tokens_(tokens),
-        first_head_(first_head),
-        heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
-        begin_(rules.shape().keys),
-        gap_end_(rules.shape().keys) {
-    struct keys_of_tokens {};
-    struct keys_of_rows {};
-    keys_ = workspace<keys_of_tokens, key_set>(tokens);
-    met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
-    for (Index t = 0; t < tokens; ++t) {
-      const key_set keys = keys_[t] = rules.keys_of(b, first + t);
-      if (keys.empty()) continue;
-      begin_ = (std::min)(begin_, keys.hull_begin());
-      end_ = (std::max)(end_, keys.hull_end());
-      gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
-      gap_end_ = (std::min)(gap_end_, keys.gap_end);
-    }
-  }
-
-  const visibility& rules() const { return rules_; }
-  /// All that any query may see lies in [begin, end).
-  Index begin() const { return begin_; }
-  Index end() const { return end_; }
-  /// The keys of a token, but for what a mask, a bias or positions in no order hide.
-  const key_set& of(Index token) const { return keys_[token - first_]; }
-
-  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one, once it has been
-  /// looked at; the last tile ends with the keys. Tiles begin at multiples of their size, so that how queries
-  /// are cut into blocks never shows.
-  void for_each_tile(Index size, const auto& tile) {
-    for (Index n = begin_ / size; n * size < end_; ++n) {
-      // Nothing is seen between the sinks and the window.
-      if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
-      const Index count = (std::min)(size, end_ - n * size);
-      if (look_at(n * size, count)) tile(n * size, count);
-    }
-  }
-
-  /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
-  bool look_at(Index begin, Index count) {
-    begin_of_tile_ = begin;
-    hull_ = {0, 0};
-    all_see_all_ = true;
-    const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
-    for (Index t = 0; t < tokens_; ++t)
-      for (Index h = 0; h < heads_; ++h) {
-        const row_in_tile met = met_[t * heads_ + h] = look(t, h, count, held);
-        all_see_all_ = all_see_all_ && met.sees_all(count);
-        hull_.include(met.range);
-      }
-    return !hull_.empty();
-  }
-
-  Index begin_of_tile() const { return begin_of_tile_; }
-  /// The keys of the tile that any query may see.
-  const tile_range& hull() const { return hull_; }
-  bool all_see_all() const { return all_see_all_; }
-  /// What one query sees of the tile.
-  const row_in_tile& met(Index token, Index head) const {
-    return met_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
-  }
-
- private:
-  static bool differs_by_head(const attention_options& options) {
-    return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
-  }
-
-  position_range positions_of_keys(Index begin, Index count) const {
-    const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
-    const auto [low, high] = std::minmax_element(keys, keys + count);
-    position_range range;
-    range.include(*low);
-    range.include(*high);
-    return range;
-  }
-
-  /// \param held  the positions of the keys of the tile, where they are in no order
-  row_in_tile look(Index t, Index h, Index count, const position_range& held) const {
-    row_in_tile met = meet(keys_[t], begin_of_tile_, count);
-    const Index head = first_head_ + h, token = first_ + t;
-    if (!held.empty() && !met.range.empty()) {
-      const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
-      const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
-      if (!admits.meets(held.smallest, held.largest)) return {{0, 0}, false};
-      if (!admits.covers(held.smallest, held.largest))
-        hide(met, [&](Index j) { return !admits(positions[j]); });
-    }
-    if (const auto& mask = rules_.options().mask; mask && !met.range.empty())
-      hide(met, mask.at(b_, head, token) + begin_of_tile_ * mask.key_step(), mask.key_step(),
-           [](bool visible) { return !visible; });
-    if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
-      hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
-           visibility::hides);
-    return met;
-  }
-
-  const visibility& rules_;
-  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
-  key_set* keys_;                                  // [tokens]
-  Index begin_, end_ = 0;
-  Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-
-  // The present tile.
-  Index begin_of_tile_ = 0;
-  tile_range hull_ = {0, 0};
-  bool all_see_all_ = false;
-  row_in_tile* met_;  // [tokens, heads]
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-
-#include <algorithm>  // std::fill, std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
-#define ROPE_ATTENTION_DETAIL_ROWS_HPP
-
-#include <algorithm>  // std::copy
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
-#define ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
-
-#include <algorithm>  // std::min
-#include <cstddef>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 #define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
@@ -3616,7 +3424,7 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
 #elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
 #endif
   return x;
 }
@@ -4155,6 +3963,83 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_WORKSPACE_HPP
+#define ROPE_BASE_WORKSPACE_HPP
+
+#include <cstddef>
+
+
+/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
+  }
+
+ protected:
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
+  ///                 file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
+    first() = this;
+  }
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+
+ private:
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+
+  void (*release_)(scratch_piece&);
+  scratch_piece* next_;
+};
+
+template <class T>
+class scratch_memory : scratch_piece {
+ public:
+  scratch_memory()
+      : scratch_piece(
+            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
+
+  T* at_least(std::size_t count) {
+    if (memory_.size() < count) memory_ = storage<T>(count);
+    return memory_.data();
+  }
+
+ private:
+  storage<T> memory_;
+};
+
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that keeps two users of the same T apart
+template <class User, class T>
+T* workspace(Index count) {
+  thread_local scratch_memory<T> memory;
+  return memory.at_least(static_cast<std::size_t>(count));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_WORKSPACE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 #define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 
@@ -4218,6 +4103,25 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     A even[lanes<P>], odd[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
     return {load<P>(even), load<P>(odd)};
+  }
+}
+
+/// The inverse of load_even_odd for numbers of the arithmetic type.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
+    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
+  } else
+#endif
+  {
+    A apart[2 * lanes<P>];
+    store(apart, even);
+    store(apart + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = apart[i], to[2 * i + 1] = apart[lanes<P> + i];
   }
 }
 
@@ -7214,24 +7118,29 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, 
   }
 }
 
-/// Query heads [head, head + heads) of token i, times `factor`: channel d of head head + g goes to
-/// to[d * step] for {to, step} = place(g).
+/// Query heads [head, head + heads) of token i, rotated where the call rotates.
 template <class T, class Turn, class C>
-void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
-                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
-  const Index depth = call.q.head_dim;
-  const T* rows = call.q.at(b, i, head);
-  Index stride = call.q.head_stride;
+row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+                        const row_buffers<T>& buffers) {
   if constexpr (Turn::rotates) {
     rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
                                        query_positions_from{&call.rules, call.turn.row_of_zero, b, i},
                                        buffers.turned);
-    rows = buffers.turned;
-    stride = depth;
+    return {buffers.turned, call.q.head_dim};
+  } else {
+    return {call.q.at(b, i, head), call.q.head_stride};
   }
+}
+
+/// The same times `factor`: channel d of head head + g goes to to[d * step] for {to, step} = place(g).
+template <class T, class Turn, class C>
+void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
+  const Index depth = call.q.head_dim;
+  const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
   for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
-    const T* row = rows + g * stride;
+    const T* row = rows.rows + g * rows.stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
     if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
       for (Index d = 0; d < depth; ++d)
@@ -7244,352 +7153,6 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
-#define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <bit>        // std::bit_cast
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
-#define ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
-
-#include <cstddef>
-
-
-/// Where the rows of a strip of queries meet a tile of keys, forwards and backwards.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
-struct strip_rows {
-  Index batch_row, first_token, first_head, group, first_row, count;
-
-  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
-  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
-};
-
-/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
-template <Index most_rows>
-struct strip_in_tile {
-  const visibility& rules;
-  strip_rows rows;
-  const block_keys& keys;
-  Index begin;
-  tile_range hull = {0, 0};  // keys of the tile that any row may see
-  row_in_tile met[std::size_t(most_rows)];
-
-  strip_in_tile(const block_keys& of, const strip_rows& strip)
-      : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
-    for (Index r = 0; r < rows.count; ++r) {
-      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
-      hull.include(met[r].range);
-    }
-  }
-
-  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
-  /// end of that part.
-  template <class Mark>
-  Index mark_hidden(Index r, Mark* hidden) const {
-    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
-                      begin, met[r].range, hidden);
-  }
-
-  /// The entries of the bias of row r, from that of key 0 on.
-  const float* bias_of(Index r) const {
-    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
-  }
-
-  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
-  void for_each_bias(Index r, const auto& body) const {
-    if (const auto& bias = rules.options().bias)
-      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
-  }
-
-  /// Calls body(j, kept) for the keys of the part of row r.
-  void for_each_kept(Index r, const auto& body) const {
-    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
-
-/// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
-/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
-///
-/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
-/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
-/// -ffast-math.
-///
-/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
-/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
-/// no key has been seen.
-template <class A>
-struct softmax_rows {
-  A* maximum;
-  A* sum;
-};
-
-/// What sums weighted with each of two softmaxes are to be multiplied by when the softmaxes are joined.
-template <class A>
-struct joined_factors {
-  A total, part;
-};
-
-/// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
-///
-///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
-template <class A>
-joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
-  const bool first = equal(*total.sum, A(0));
-  const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
-  const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
-                                     std::exp2(*part.maximum - maximum)};
-  *total.sum = *total.sum * factors.total + *part.sum * factors.part;
-  *total.maximum = maximum;
-  return factors;
-}
-
-/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
-/// tanh where scores are capped.
-struct score_factors {
-  double query, cap;
-
-  explicit score_factors(const visibility& rules)
-      : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
-        cap(rules.options().softcap * log2_e) {}
-};
-
-/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
-template <class A>
-class tile_softmax {
-  using P = packet<A>;
-
- public:
-  static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
-
-  tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
-  /// \param hull  keys of the tile that have scores even where no row sees them
-  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
-      : strip_(keys, strip) {
-    strip_.hull.include(hull);
-    for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met(r).has_holes || met(r).range.first != strip_.hull.first ||
-               met(r).range.last != strip_.hull.last;
-  }
-
-  /// Keys of the tile that any row sees, and those that have scores besides.
-  const tile_range& hull() const { return strip_.hull; }
-  /// Whether a row does not see some key of the hull.
-  bool hides() const { return hides_; }
-
-  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
-  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
-  void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
-    std::fill(shrink_, shrink_ + padded_rows, A(0));
-    A maximum[std::size_t(rows)];
-    for (Index r = 0; r < strip_.rows.count; ++r) {
-      A* row = scores + r * tile;
-      maximum[r] = state.maximum[r];
-      if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of<L>(met(r).range);
-      A found = largest_of(row, whole);
-      if (!all_finite(&found, 1)) {
-        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
-        found = largest_of(row, whole);
-      }
-      maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
-      if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
-    }
-    for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
-    for (Index r = 0; r < strip_.rows.count; ++r) {
-      state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
-      state.maximum[r] = maximum[r];
-    }
-  }
-
-  const A* shrink() const { return shrink_; }
-
-  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
-  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
-  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
-    constexpr Index width = panel_shape<A>::width;
-    const tile_range range = met(r).range;
-    for (Index first = 0; first < channels; first += width) {
-      const Index here = (std::min)(width, channels - first);
-      A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
-      for (Index j = range.first; j < range.last; ++j) {
-        if (met(r).has_holes && hidden_[r][j]) continue;
-        const auto* value = value_of(j) + first;
-        for (Index c = 0; c < here; ++c)
-          sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
-      }
-      for (Index c = 0; c < here; ++c)
-        sum_of(first + c) = multiply_add(shrink_[r], sum_of(first + c), sums[c]);
-    }
-  }
-
- private:
-  static constexpr Index padded_rows = (rows + L - 1) / L * L;
-
-  const row_in_tile& met(Index r) const { return strip_.met[r]; }
-  const attention_options& options() const { return strip_.rules.options(); }
-
-  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
-  bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
-    if (range.empty()) return false;
-    if (options().softcap > 0) {
-      hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
-      channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
-    }
-    strip_.for_each_bias(r, [&](Index j, float added) {
-      row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
-    });
-    A seen = row[range.first];
-    if (met(r).has_holes) {
-      const Index first = strip_.mark_hidden(r, hidden_[r]);
-      if (first == range.last) {
-        strip_.met[r].range = {0, 0};
-        return false;
-      }
-      const key_mark<A>* hidden = hidden_[r];
-      seen = row[first];
-      for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
-    }
-    std::fill(row + whole.first, row + range.first, seen);
-    std::fill(row + range.last, row + whole.last, seen);
-    return true;
-  }
-
-  static A largest_of(const A* row, tile_range whole) {
-    P largest = load<P>(row + whole.first);
-    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
-    return largest_lane(largest);
-  }
-
-  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
-  A weigh(Index r, A* row, A maximum) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
-    if (range.empty()) {
-      std::fill(row + hull().first, row + hull().last, A(0));
-      return 0;
-    }
-    const P largest = fill<P>(maximum);
-    P sum = fill<P>(A(0));
-    for (Index j = whole.first; j < whole.last; j += L) {
-      const P weight = exp2(subtract(load<P>(row + j), largest));
-      store(row + j, weight);
-      sum = add(sum, weight);
-    }
-    if (met(r).has_holes || whole.first != range.first || whole.last != range.last) {
-      std::fill(row + whole.first, row + range.first, A(0));
-      std::fill(row + range.last, row + whole.last, A(0));
-      if (met(r).has_holes)
-        for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
-      sum = fill<P>(A(0));
-      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
-    }
-    if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
-    if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
-    if (options().dropout > 0)
-      strip_.for_each_kept(r, [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
-    return sum_of_lanes(sum);
-  }
-
-  strip_in_tile<rows> strip_;
-  bool hides_ = false;
-  A shrink_[std::size_t(padded_rows)];
-  key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
-
-/// How the softmax of a query begins, and what is made of it in the end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A sink logit in units of log2; saturated, as scores are.
-template <class A>
-double sink_score(float logit) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
-}
-
-/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
-template <class A>
-void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
-  const auto logits = rules.options().sink_logits;
-  for (Index r = 0; r < strip.count; ++r) {
-    state.maximum[r] =
-        logits.empty() ? A(0)
-                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
-    state.sum[r] = logits.empty() ? A(0) : A(1);
-  }
-}
-
-/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
-/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
-/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
-/// channel is a product, which is rounded in one way only.
-template <class A>
-auto divided(const const_channels_map<A>& channels, A divisor) {
-#if defined(__FAST_MATH__)
-  return channels * as_computed(A(1) / divisor);
-#else
-  return channels / divisor;
-#endif
-}
-
-/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
-template <class A, class T>
-void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (equal(sum, A(0)))
-    std::fill(out, out + count, T(0));
-  else
-    channels_map<T>(out, count) =
-        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
-            .template cast<T>();
-}
-
-template <class A>
-void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
-  const auto report = rules.options().log_sum_exp;
-  if (report.empty()) return;
-  const attention_shape& shape = rules.shape();
-  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      equal(sum, A(0)) || rules.is_padding(b, i)
-          ? attention_options::no_keys
-          : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_STREAMS_HPP
@@ -7858,6 +7421,1566 @@ void for_groups_of_rows(Index rows, const Body& body) {
 
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+#define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct bfloat16_pair {
+  Eigen::bfloat16 even, odd;
+};
+
+/// The sums of products of pairs in a register.
+using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
+
+template <class P>
+struct pair_lanes_of {
+  using type = bits_packet<P>;
+};
+template <>
+struct pair_lanes_of<float> {
+  using type = bfloat16_pair;
+};
+/// A pair for every lane of P, the even one in its lower half.
+template <class P>
+using pair_lanes = typename pair_lanes_of<P>::type;
+
+/// Pairs (from[0], from[1]), (from[2], from[3]), ...
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> load_neighbours(const Eigen::bfloat16* from) {
+  if constexpr (std::is_arithmetic_v<P>)
+    return {from[0], from[1]};
+  else
+    return load_bits<pair_lanes<P>>(from);
+}
+/// The pair (from[0], from[1]) in every lane.
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return {from[0], from[1]};
+  } else {
+    std::int32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return fill<pair_lanes<P>>(both);
+  }
+}
+
+/// The pairs of the first `count` channels, at most 2 * lanes<P>; zeros behind them.
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  if constexpr (sizeof(P) == 64) {
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    return pair_lanes<P>(_mm512_maskz_loadu_epi16(first, from));
+  } else
+#endif
+  {
+    Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
+    std::copy_n(from, count, padded);
+    return load_neighbours<P>(padded);
+  }
+}
+
+/// Pairs of the same channel of two tokens that are neighbours: of the even channels, and of the odd ones.
+template <class P>
+struct token_pairs {
+  pair_lanes<P> even, odd;
+};
+/// \param first, second  channels of two tokens, as load_neighbours gives them
+template <class P>
+EIGEN_ALWAYS_INLINE token_pairs<P> pairs_of_tokens(const pair_lanes<P>& first, const pair_lanes<P>& second) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  } else {
+    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u)), lower = fill<pair_lanes<P>>(0xffff);
+    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
+  }
+}
+
+/// The instruction of x86 takes numbers below 2^-126 as 0, and makes its results 0 there.
+inline float flushed_as_products(float x) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+#else
+  return x;
+#endif
+}
+/// a * b + sum. The product of two bfloat16 has no more digits than a float.
+inline float multiply_add_bfloat16(Eigen::bfloat16 a, Eigen::bfloat16 b, float sum) {
+  return flushed_as_products(multiply_add(flushed_as_products(static_cast<float>(a)),
+                                          flushed_as_products(static_cast<float>(b)),
+                                          flushed_as_products(sum)));
+}
+
+/// a.even * b.even + (a.odd * b.odd + sum) in every lane.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lanes<P>& b, const P& sum) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, sum));
+  } else {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+    static_assert(sizeof(P) == 64);
+    return P(_mm512_dpbf16_ps(__m512(sum), std::bit_cast<__m512bh>(__m512i(a)),
+                              std::bit_cast<__m512bh>(__m512i(b))));
+#else
+    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
+    const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
+    return multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+#endif
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+
+/// The streams of streams.hpp with queries and weights of bfloat16: a lane takes two channels of a key, or
+/// one channel of two values, per step.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// scores[r * tile + n] = factor * sum_d queries[r * depth + d] * keys[n * stride + d], rows x keys of them,
+/// as score_block.
+template <int rows, std::size_t... n>
+EIGEN_ALWAYS_INLINE void score_block_of_pairs(const Eigen::bfloat16* queries, row_block<Eigen::bfloat16> keys,
+                                              Index depth, float factor, float* scores, stream_ahead* ahead,
+                                              std::uintptr_t again, std::index_sequence<n...>) {
+  using P = pair_sums;
+  constexpr Index L = lanes<P>, line = line_bytes / 2, count = sizeof...(n);
+  constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
+                        padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
+  P sums[padded];
+  for (std::size_t i = 0; i < padded; ++i) sums[i] = fill<P>(0.0f);
+  const auto multiply_loaded = [&](Index d, const auto& load_from) {
+    const pair_lanes<P> key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
+    const auto row = [&]<std::size_t... r>(std::index_sequence<r...>) {
+      const auto one = [&](const pair_lanes<P>& query, P* of_row) {
+        ((of_row[n] = multiply_add_pairs<P>(query, key[n], of_row[n])), ...);
+      };
+      (one(in_register(load_from(queries + Index(r) * depth + d)), sums + r * sizeof...(n)), ...);
+    };
+    row(std::make_index_sequence<std::size_t(rows)>{});
+  };
+  const auto multiply = [&](Index d) {
+    multiply_loaded(d, [](const Eigen::bfloat16* from) { return load_neighbours<P>(from); });
+  };
+  std::uintptr_t next = 0;
+  if (ahead != nullptr) next = ahead->take(count * depth * 2);
+  Index d = 0;
+  for (; d + line <= depth; d += line) {
+    if (ahead != nullptr) {
+      (prefetch_line(next + n * line_bytes), ...);
+      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * 2)), ...);
+      next += count * line_bytes;
+      again += line_bytes;
+    }
+    for (Index p = 0; p < line; p += 2 * L) multiply(d + p);
+  }
+  for (; d + 2 * L <= depth; d += 2 * L) multiply(d);
+  if (d < depth)
+    multiply_loaded(d,
+                    [&](const Eigen::bfloat16* from) { return load_first_neighbours<P>(from, depth - d); });
+
+  float totals[padded];
+  const P factors = fill<P>(factor);
+  for (std::size_t i = 0; i < padded; i += std::size_t(L)) {
+    P group[std::size_t(L)];
+    for (std::size_t j = 0; j < std::size_t(L); ++j) group[j] = sums[i + j];
+    store(totals + i, detail::multiply(factors, sums_of_lanes(group)));
+  }
+  for (Index r = 0; r < rows; ++r)
+    std::copy_n(totals + r * count, count, scores + r * panel_shape<float>::tile);
+}
+
+/// Scores of `rows` queries with keys [0, count), as score_rows.
+///
+/// \param queries  [rows, depth]
+template <int rows>
+EIGEN_DONT_INLINE void score_rows_of_pairs(const Eigen::bfloat16* queries, row_block<Eigen::bfloat16> keys,
+                                           Index count, Index depth, float factor, float* scores,
+                                           stream_ahead* ahead) {
+  constexpr int block = stream_sums / rows;
+  Index n = 0;
+  requests_again again = {};
+  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
+    score_block_of_pairs<rows>(queries, row_block<Eigen::bfloat16>{keys.rows + n * keys.stride, keys.stride},
+                               depth, factor, scores + n, ahead, again.address, each_key);
+    again.advance(Index(sizeof...(key)));
+    n += Index(sizeof...(key));
+  };
+  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
+  while (n < count) score(std::index_sequence<0>{});
+}
+
+/// Values of tokens that are neighbours in a tile, two by two: token 2 i meets token 2 i + 1 wherever a part
+/// of the tile begins, so that the order of sums does not depend on the parts. One without its neighbour
+/// meets zeros.
+struct value_pairs {
+  row_block<Eigen::bfloat16> rows;
+  Index first, last;               // tokens of the tile
+  const Eigen::bfloat16* weights;  // [rows, weight_stride], of the whole tile; zero beside tokens without one
+  Index weight_stride;
+
+  value_pairs from_row(Index r) const {
+    return {rows, first, last, weights + r * weight_stride, weight_stride};
+  }
+  value_pairs from_channel(Index c) const {
+    return {{rows.rows + c, rows.stride}, first, last, weights, weight_stride};
+  }
+  const Eigen::bfloat16* at(Index token) const { return rows.rows + (token - first) * rows.stride; }
+};
+
+/// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for the channels of `blocks` times a pair
+/// of packets.
+///
+/// \param load  load(from, n): the neighbours of block n in a row of values
+template <int rows, int blocks, class Load>
+EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs& values, float* sums_in_memory,
+                                              Index sum_stride, const Load& load, stream_ahead* ahead,
+                                              requests_again again) {
+  using P = pair_sums;
+  constexpr Index width = 2 * lanes<P>;
+  constexpr auto bytes = static_cast<std::uintptr_t>(blocks * width * 2);
+  P sums[std::size_t(rows * blocks * 2)];
+  for (int n = 0; n < blocks; ++n)
+    for (int r = 0; r < rows; ++r) {
+      const auto both = load_even_odd<P>(sums_in_memory + r * sum_stride + n * width);
+      sums[2 * n * rows + r] = both.even;
+      sums[(2 * n + 1) * rows + r] = both.odd;
+    }
+  const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
+                                              std::index_sequence<r...>) {
+    const pair_lanes<P> weight[] = {
+        in_register(fill_neighbours<P>(values.weights + Index(r) * values.weight_stride + even_token))...};
+    for (int n = 0; n < blocks; ++n) {
+      const token_pairs<P> tokens = pairs_of_tokens<P>(in_register(load_even(n)), in_register(load_odd(n)));
+      P *even = sums + 2 * n * rows, *odd = even + rows;
+      ((even[r] = multiply_add_pairs<P>(weight[r], tokens.even, even[r])), ...);
+      ((odd[r] = multiply_add_pairs<P>(weight[r], tokens.odd, odd[r])), ...);
+    }
+  };
+  const auto request = [&](int tokens) {
+    for (int token = 0; ahead != nullptr && token < tokens; ++token) {
+      const std::uintptr_t next = ahead->take(Index(bytes));
+      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
+        prefetch_line(next + line);
+        prefetch_line(again.address + line);
+      }
+      again.advance(1);
+    }
+  };
+  constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
+  const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
+  const auto nothing = [&](int) { return load_first_neighbours<P>(values.rows.rows, 0); };
+  Index j = values.first;
+  if (j % 2 == 1) {
+    request(1);
+    multiply(j - 1, nothing, token(j), each_row);
+    ++j;
+  }
+  for (; j + 2 <= values.last; j += 2) {
+    request(2);
+    multiply(j, token(j), token(j + 1), each_row);
+  }
+  if (j < values.last) {
+    request(1);
+    multiply(j, token(j), nothing, each_row);
+  }
+  for (int n = 0; n < blocks; ++n)
+    for (int r = 0; r < rows; ++r)
+      store_alternating(sums_in_memory + r * sum_stride + n * width, sums[2 * n * rows + r],
+                        sums[(2 * n + 1) * rows + r]);
+}
+
+/// Weighted values of `rows` queries, all channels, as value_rows.
+///
+/// \param sums  [rows, channels]
+template <int rows>
+EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs& values, Index channels, float* sums,
+                                           stream_ahead* ahead) {
+  using P = pair_sums;
+  constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8, blocks = packets / 2;
+  constexpr Index width = 2 * lanes<P>;
+  const auto again = [&](Index c) {
+    return ahead != nullptr ? ahead->again(values.rows, values.last - values.first, c) : requests_again{};
+  };
+  const auto whole = [](const Eigen::bfloat16* from, int n) { return load_neighbours<P>(from + n * width); };
+  Index c = 0;
+  for (; c + blocks * width <= channels; c += blocks * width)
+    value_block_of_pairs<rows, blocks>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
+  for (; c + width <= channels; c += width)
+    value_block_of_pairs<rows, 1>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
+  if (c == channels) return;
+  const Index rest = channels - c;
+  float padded[std::size_t(rows * width)] = {};
+  for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * channels + c, rest, padded + r * width);
+  value_block_of_pairs<rows, 1>(
+      values.from_channel(c), padded, width,
+      [&](const Eigen::bfloat16* from, int) { return load_first_neighbours<P>(from, rest); }, ahead,
+      again(c));
+  for (Index r = 0; r < rows; ++r) std::copy_n(padded + r * width, rest, sums + r * channels + c);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_STREAMS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+#define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+
+#include <algorithm>  // std::min, std::max, std::minmax_element
+#include <cstdint>
+
+
+/// Which keys a block of queries sees, and who sees what of a tile of them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
+/// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
+/// segments, window, sinks, mask and bias, found once. One at a time per thread.
+class block_keys {
+ public:
+  block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
+      : rules_(rules),
+        b_(b),
+        first_(first),
+        tokens_(tokens),
+        first_head_(first_head),
+        heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
+        begin_(rules.shape().keys),
+        gap_end_(rules.shape().keys) {
+    struct keys_of_tokens {};
+    struct keys_of_rows {};
+    keys_ = workspace<keys_of_tokens, key_set>(tokens);
+    met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
+    for (Index t = 0; t < tokens; ++t) {
+      const key_set keys = keys_[t] = rules.keys_of(b, first + t);
+      if (keys.empty()) continue;
+      begin_ = (std::min)(begin_, keys.hull_begin());
+      end_ = (std::max)(end_, keys.hull_end());
+      gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
+      gap_end_ = (std::min)(gap_end_, keys.gap_end);
+    }
+  }
+
+  const visibility& rules() const { return rules_; }
+  /// All that any query may see lies in [begin, end).
+  Index begin() const { return begin_; }
+  Index end() const { return end_; }
+  /// The keys of a token, but for what a mask, a bias or positions in no order hide.
+  const key_set& of(Index token) const { return keys_[token - first_]; }
+
+  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one, once it has been
+  /// looked at; the last tile ends with the keys. Tiles begin at multiples of their size, so that how queries
+  /// are cut into blocks never shows.
+  void for_each_tile(Index size, const auto& tile) {
+    for (Index n = begin_ / size; n * size < end_; ++n) {
+      // Nothing is seen between the sinks and the window.
+      if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
+      const Index count = (std::min)(size, end_ - n * size);
+      if (look_at(n * size, count)) tile(n * size, count);
+    }
+  }
+
+  /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
+  bool look_at(Index begin, Index count) {
+    begin_of_tile_ = begin;
+    hull_ = {0, 0};
+    all_see_all_ = true;
+    const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
+    for (Index t = 0; t < tokens_; ++t)
+      for (Index h = 0; h < heads_; ++h) {
+        const row_in_tile met = met_[t * heads_ + h] = look(t, h, count, held);
+        all_see_all_ = all_see_all_ && met.sees_all(count);
+        hull_.include(met.range);
+      }
+    return !hull_.empty();
+  }
+
+  Index begin_of_tile() const { return begin_of_tile_; }
+  /// The keys of the tile that any query may see.
+  const tile_range& hull() const { return hull_; }
+  bool all_see_all() const { return all_see_all_; }
+  /// What one query sees of the tile.
+  const row_in_tile& met(Index token, Index head) const {
+    return met_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+  }
+
+ private:
+  static bool differs_by_head(const attention_options& options) {
+    return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
+  }
+
+  position_range positions_of_keys(Index begin, Index count) const {
+    const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
+    const auto [low, high] = std::minmax_element(keys, keys + count);
+    position_range range;
+    range.include(*low);
+    range.include(*high);
+    return range;
+  }
+
+  /// \param held  the positions of the keys of the tile, where they are in no order
+  row_in_tile look(Index t, Index h, Index count, const position_range& held) const {
+    row_in_tile met = meet(keys_[t], begin_of_tile_, count);
+    const Index head = first_head_ + h, token = first_ + t;
+    if (!held.empty() && !met.range.empty()) {
+      const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
+      const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
+      if (!admits.meets(held.smallest, held.largest)) return {{0, 0}, false};
+      if (!admits.covers(held.smallest, held.largest))
+        hide(met, [&](Index j) { return !admits(positions[j]); });
+    }
+    if (const auto& mask = rules_.options().mask; mask && !met.range.empty())
+      hide(met, mask.at(b_, head, token) + begin_of_tile_ * mask.key_step(), mask.key_step(),
+           [](bool visible) { return !visible; });
+    if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
+      hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+           visibility::hides);
+    return met;
+  }
+
+  const visibility& rules_;
+  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
+  key_set* keys_;                                  // [tokens]
+  Index begin_, end_ = 0;
+  Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
+
+  // The present tile.
+  Index begin_of_tile_ = 0;
+  tile_range hull_ = {0, 0};
+  bool all_see_all_ = false;
+  row_in_tile* met_;  // [tokens, heads]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+
+#include <algorithm>  // std::max, std::fill_n
+#include <type_traits>
+#include <utility>  // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
+#define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
+#define ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
+
+#include <cstddef>
+
+
+/// Where the rows of a strip of queries meet a tile of keys, forwards and backwards.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+struct strip_rows {
+  Index batch_row, first_token, first_head, group, first_row, count;
+
+  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
+  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
+};
+
+/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
+template <Index most_rows>
+struct strip_in_tile {
+  const visibility& rules;
+  strip_rows rows;
+  const block_keys& keys;
+  Index begin;
+  tile_range hull = {0, 0};  // keys of the tile that any row may see
+  row_in_tile met[std::size_t(most_rows)];
+
+  strip_in_tile(const block_keys& of, const strip_rows& strip)
+      : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
+    for (Index r = 0; r < rows.count; ++r) {
+      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
+      hull.include(met[r].range);
+    }
+  }
+
+  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
+  /// end of that part.
+  template <class Mark>
+  Index mark_hidden(Index r, Mark* hidden) const {
+    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
+                      begin, met[r].range, hidden);
+  }
+
+  /// The entries of the bias of row r, from that of key 0 on.
+  const float* bias_of(Index r) const {
+    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+  }
+
+  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
+  void for_each_bias(Index r, const auto& body) const {
+    if (const auto& bias = rules.options().bias)
+      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
+  }
+
+  /// Calls body(j, kept) for the keys of the part of row r.
+  void for_each_kept(Index r, const auto& body) const {
+    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
+
+/// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
+/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
+///
+/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
+/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
+/// -ffast-math.
+///
+/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
+/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
+/// no key has been seen.
+template <class A>
+struct softmax_rows {
+  A* maximum;
+  A* sum;
+};
+
+/// What sums weighted with each of two softmaxes are to be multiplied by when the softmaxes are joined.
+template <class A>
+struct joined_factors {
+  A total, part;
+};
+
+/// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
+///
+///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
+template <class A>
+joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
+  const bool first = equal(*total.sum, A(0));
+  const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
+  const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
+                                     std::exp2(*part.maximum - maximum)};
+  *total.sum = *total.sum * factors.total + *part.sum * factors.part;
+  *total.maximum = maximum;
+  return factors;
+}
+
+/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
+/// tanh where scores are capped.
+struct score_factors {
+  double query, cap;
+
+  explicit score_factors(const visibility& rules)
+      : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
+        cap(rules.options().softcap * log2_e) {}
+};
+
+/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
+template <class A>
+class tile_softmax {
+  using P = packet<A>;
+
+ public:
+  static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
+
+  tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
+  /// \param hull  keys of the tile that have scores even where no row sees them
+  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
+      : strip_(keys, strip) {
+    strip_.hull.include(hull);
+    for (Index r = 0; r < strip.count; ++r)
+      hides_ = hides_ || met(r).has_holes || met(r).range.first != strip_.hull.first ||
+               met(r).range.last != strip_.hull.last;
+  }
+
+  /// Keys of the tile that any row sees, and those that have scores besides.
+  const tile_range& hull() const { return strip_.hull; }
+  /// Whether a row does not see some key of the hull.
+  bool hides() const { return hides_; }
+
+  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
+  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
+  void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
+    std::fill(shrink_, shrink_ + padded_rows, A(0));
+    A maximum[std::size_t(rows)];
+    for (Index r = 0; r < strip_.rows.count; ++r) {
+      A* row = scores + r * tile;
+      maximum[r] = state.maximum[r];
+      if (!prepare(r, row, factors)) continue;
+      const tile_range whole = packets_of<L>(met(r).range);
+      A found = largest_of(row, whole);
+      if (!all_finite(&found, 1)) {
+        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
+        found = largest_of(row, whole);
+      }
+      maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
+      if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
+    }
+    for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
+    for (Index r = 0; r < strip_.rows.count; ++r) {
+      state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
+      state.maximum[r] = maximum[r];
+    }
+  }
+
+  const A* shrink() const { return shrink_; }
+  /// Whether row r sees key j of the tile.
+  bool sees(Index r, Index j) const {
+    const tile_range& range = met(r).range;
+    return range.first <= j && j < range.last && !(met(r).has_holes && hidden_[r][j]);
+  }
+
+  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
+  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
+  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
+    constexpr Index width = panel_shape<A>::width;
+    const tile_range range = met(r).range;
+    for (Index first = 0; first < channels; first += width) {
+      const Index here = (std::min)(width, channels - first);
+      A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
+      for (Index j = range.first; j < range.last; ++j) {
+        if (met(r).has_holes && hidden_[r][j]) continue;
+        const auto* value = value_of(j) + first;
+        for (Index c = 0; c < here; ++c)
+          sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
+      }
+      for (Index c = 0; c < here; ++c)
+        sum_of(first + c) = multiply_add(shrink_[r], sum_of(first + c), sums[c]);
+    }
+  }
+
+ private:
+  static constexpr Index padded_rows = (rows + L - 1) / L * L;
+
+  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const attention_options& options() const { return strip_.rules.options(); }
+
+  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
+  bool prepare(Index r, A* row, const score_factors& factors) {
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    if (range.empty()) return false;
+    if (options().softcap > 0) {
+      hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
+      channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
+    }
+    strip_.for_each_bias(r, [&](Index j, float added) {
+      row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+    });
+    A seen = row[range.first];
+    if (met(r).has_holes) {
+      const Index first = strip_.mark_hidden(r, hidden_[r]);
+      if (first == range.last) {
+        strip_.met[r].range = {0, 0};
+        return false;
+      }
+      const key_mark<A>* hidden = hidden_[r];
+      seen = row[first];
+      for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
+    }
+    std::fill(row + whole.first, row + range.first, seen);
+    std::fill(row + range.last, row + whole.last, seen);
+    return true;
+  }
+
+  static A largest_of(const A* row, tile_range whole) {
+    P largest = load<P>(row + whole.first);
+    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
+    return largest_lane(largest);
+  }
+
+  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
+  A weigh(Index r, A* row, A maximum) {
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    if (range.empty()) {
+      std::fill(row + hull().first, row + hull().last, A(0));
+      return 0;
+    }
+    const P largest = fill<P>(maximum);
+    P sum = fill<P>(A(0));
+    for (Index j = whole.first; j < whole.last; j += L) {
+      const P weight = exp2(subtract(load<P>(row + j), largest));
+      store(row + j, weight);
+      sum = add(sum, weight);
+    }
+    if (met(r).has_holes || whole.first != range.first || whole.last != range.last) {
+      std::fill(row + whole.first, row + range.first, A(0));
+      std::fill(row + range.last, row + whole.last, A(0));
+      if (met(r).has_holes)
+        for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
+      sum = fill<P>(A(0));
+      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
+    }
+    if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
+    if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
+    if (options().dropout > 0)
+      strip_.for_each_kept(r, [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
+    return sum_of_lanes(sum);
+  }
+
+  strip_in_tile<rows> strip_;
+  bool hides_ = false;
+  A shrink_[std::size_t(padded_rows)];
+  key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
+
+/// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they
+/// are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries of key heads [first_head, first_head + heads) of row b: `rows` of each, tokens times group.
+struct decode_queries {
+  Index b, first_head, heads, rows;
+};
+
+template <class T, class Turn, class C>
+class decode_operands {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+  using key_type = loadable<typename call_type::turned>;
+  using value_type = loadable<C>;
+
+ public:
+  decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_numbers {};
+    struct decode_turned {};
+    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
+    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
+    buffers_.wide = queries_ + of_.rows * of_.heads * depth;
+    buffers_.turned = workspace<decode_turned, T>(copied);
+  }
+
+  /// Token t of the queries of head kv, times `factor`.
+  void pack_queries(Index kv, Index t, double factor) {
+    const Index group = call_.group();
+    read_queries(call_, of_.b, t, kv * group, group, static_cast<A>(factor), buffers_,
+                 [&](Index g) { return std::pair(query(kv, t * group + g), Index{1}); });
+  }
+  /// Zeros, where token t sees nothing.
+  void clear_queries(Index kv, Index t) {
+    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, A(0));
+  }
+
+  /// scores [rows, tile] of keys [keys.first, keys.last) of the tile. The first rows read a few keys from
+  /// memory, the others read them again from the cache.
+  void score(Index kv, Index begin, const tile_range& keys, A* scores, stream_ahead& ahead) {
+    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+    const auto block = read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows<A, group()>(query(kv, r), depth, block, count, depth, scores + r * shape::tile + keys.first,
+                             r == 0 ? &ahead : nullptr);
+    });
+    if constexpr (scales_apart<key_type>)
+      multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+  }
+
+  /// Makes weights what values are multiplied by: those of integers have their scales in them.
+  void scale_weights(Index kv, Index begin, const tile_range& hull, A* weights) const {
+    if constexpr (scales_apart<value_type>)
+      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, of_.rows);
+  }
+
+  /// sums [rows, value_dim] += weights [rows, tile] * values [keys.first, keys.last) of the tile
+  void add_values(Index kv, Index begin, const tile_range& keys, const A* weights, A* sums,
+                  stream_ahead& ahead) {
+    const Index count = keys.last - keys.first, channels = call_.v.head_dim;
+    const auto values = read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
+                             sums + r * channels, channels, r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  /// Whether values cannot be read from where they are.
+  static bool must_gather() { return false; }
+  /// Whether the values of the hull are numbers.
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    if constexpr (is_quantized<C>) {
+      return has_finite_scales(call_.v, of_.b, kv, begin, hull);
+    } else {
+      for (Index j = hull.first; j < hull.last; ++j)
+        if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
+      return true;
+    }
+  }
+
+  /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
+  void add_visible_values(Index kv, Index begin, const A* weights, tile_softmax<A>& softmax, A* sums) {
+    for (Index r = 0; r < of_.rows; ++r)
+      softmax.visible_values(
+          r, weights + r * shape::tile,
+          [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },
+          call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
+  }
+
+ private:
+  A* query(Index kv, Index row) const {
+    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  A* queries_;  // [heads, rows, head_dim]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
+#define ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
+
+/// The matrix products of attention where queries, keys, weights and values are bfloat16 and sums are float,
+/// on packed operands as in simd/panels.hpp. What is multiplied and added along one axis is packed as pairs
+/// of neighbours of that axis.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sums of a strip of queries with one panel, [rows][packets].
+struct strip_of_pairs {
+  using P = pair_sums;
+  using shape = panel_shape<float>;
+  static constexpr int rows = shape::rows, packets = int(shape::width) / lanes<P>;
+  P sum[std::size_t(rows * packets)];
+
+  EIGEN_ALWAYS_INLINE strip_of_pairs() {
+    for_each([&](auto r, auto n) { sum[r * packets + n] = fill<P>(0.0f); });
+  }
+
+  /// Calls body(row constant, packet constant) for each sum, unrolled.
+  template <class Body>
+  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
+    each_unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+  }
+
+  /// sum[r][n] += numbers[r * step] . panel[n], of pairs
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const Eigen::bfloat16* numbers, Index step,
+                                            const Eigen::bfloat16* panel) {
+    unrolled(numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
+             std::make_index_sequence<std::size_t(packets)>{});
+  }
+
+ private:
+  template <class Body, std::size_t... i>
+  static EIGEN_ALWAYS_INLINE void each_unrolled(const Body& body, std::index_sequence<i...>) {
+    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
+     ...);
+  }
+  template <std::size_t... r, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void unrolled(const Eigen::bfloat16* numbers, Index step, const Eigen::bfloat16* panel,
+                                    std::index_sequence<r...>, std::index_sequence<n...> all) {
+    const pair_lanes<P> columns[] = {load_neighbours<P>(panel + Index(n) * 2 * lanes<P>)...};
+    (row_unrolled<int(r)>(fill_neighbours<P>(numbers + Index(r) * step), columns, all), ...);
+  }
+  template <int row, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void row_unrolled(const pair_lanes<P>& number, const pair_lanes<P>* columns,
+                                        std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] = multiply_add_pairs<P>(number, columns[n], sum[row * packets + int(n)])),
+     ...);
+  }
+};
+
+/// scores[r * tile + n] = factor * sum_d queries[d][r] . keys[d][n] over pairs d of channels, for one panel.
+///
+/// \param queries  [pairs, rows] of pairs
+/// \param keys     [pairs, width] of pairs
+template <class P = pair_sums>  // compiled where it is called
+EIGEN_DONT_INLINE void score_panel_of_pairs(const Eigen::bfloat16* queries, const Eigen::bfloat16* keys,
+                                            Index count, float factor, float* scores) {
+  using shape = panel_shape<float>;
+  strip_of_pairs sums;
+  for (Index d = 0; d < count; ++d)
+    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    store(scores + r * shape::tile + n * lanes<P>, multiply(fill<P>(factor), sums.sum[r * sums.packets + n]));
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r][j] . values[j][c] over pairs j of
+/// keys in [first, last), for one panel of channels. The sum over j starts at zero, as in value_panel.
+///
+/// \param weights  [rows, tile / 2] of pairs
+/// \param values   [tile / 2, width] of pairs
+/// \param sums     [rows, width]
+template <class P = pair_sums>
+EIGEN_DONT_INLINE void value_panel_of_pairs(const Eigen::bfloat16* weights, const Eigen::bfloat16* values,
+                                            Index first, Index last, const float* shrink,
+                                            float* sums_in_memory) {
+  using shape = panel_shape<float>;
+  strip_of_pairs sums;
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    float* before = sums_in_memory + r * shape::width + n * lanes<P>;
+    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * sums.packets + n]));
+  });
+}
+
+/// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
+/// `padded_count`, and for the channel behind the last one of an odd number.
+template <class P = pair_sums>
+void pack_pairs_transposed(const Eigen::bfloat16* rows, Index row_stride, Index count, Index padded_count,
+                           Index depth, Eigen::bfloat16* packed) {
+  constexpr Index L = lanes<P>, width = panel_shape<float>::width;
+  const Eigen::bfloat16 zero = Eigen::bfloat16(0.0f);
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if constexpr (L > 1)
+      if (here == L)
+        for (; 2 * (d + L) <= depth; d += L) {
+          P block[std::size_t(L)];
+          for (Index i = 0; i < L; ++i)
+            block[i] = from_bits<P>(load_neighbours<P>(rows + (n + i) * row_stride + 2 * d));
+          transpose(block);
+          for (Index i = 0; i < L; ++i) store_bits(packed + ((d + i) * width + n) * 2, to_bits(block[i]));
+        }
+    for (; 2 * d < depth; ++d)
+      for (Index i = 0; i < columns; ++i) {
+        const Eigen::bfloat16* pair = rows + (n + i) * row_stride + 2 * d;
+        Eigen::bfloat16* to = packed + (d * width + n + i) * 2;
+        to[0] = i < here ? pair[0] : zero;
+        to[1] = i < here && 2 * d + 1 < depth ? pair[1] : zero;
+      }
+  }
+}
+
+/// Pairs of one row to every `packed_stride`-th place; a zero behind an odd number of channels.
+inline void pack_strided_pairs(const Eigen::bfloat16* row, Index depth, Eigen::bfloat16* packed,
+                               Index packed_stride) {
+  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride)
+    std::memcpy(static_cast<void*>(packed), row, sizeof(bfloat16_pair));
+  if (depth == 1) packed[0] = row[0], packed[1] = Eigen::bfloat16(0.0f);
+}
+
+/// Where channel c of a panel of values is among its `width` places: the even ones first, then the odd ones,
+/// which no lane has to move for.
+inline Index place_of_channel(Index c) { return c % 2 * (panel_shape<float>::width / 2) + c / 2; }
+
+/// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
+/// zeros behind them.
+template <class P = pair_sums>
+void pack_rows_of_pairs(const Eigen::bfloat16* even, const Eigen::bfloat16* odd, Index depth,
+                        Eigen::bfloat16* packed, Index panel_stride) {
+  constexpr Index L = lanes<P>, width = panel_shape<float>::width;
+  const Eigen::bfloat16 zero = Eigen::bfloat16(0.0f);
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    if constexpr (L > 1)
+      if (depth - c >= width) {
+        static_assert(width == 2 * L);
+        const auto both = pairs_of_tokens<P>(load_neighbours<P>(even + c), load_neighbours<P>(odd + c));
+        store_bits(packed, both.even);
+        store_bits(packed + width, both.odd);
+        continue;
+      }
+    for (Index i = 0; i < width; ++i) {
+      Eigen::bfloat16* to = packed + 2 * place_of_channel(i);
+      to[0] = c + i < depth ? even[c + i] : zero;
+      to[1] = c + i < depth ? odd[c + i] : zero;
+    }
+  }
+}
+
+/// One half of the pairs of a token and its neighbour; the other half stays as it is.
+///
+/// \param half  0 for the even token, 1 for the odd one
+inline void pack_row_of_pairs(const Eigen::bfloat16* row, Index half, Index depth, Eigen::bfloat16* packed,
+                              Index panel_stride) {
+  constexpr Index width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride)
+    for (Index i = 0; i < width; ++i)
+      packed[2 * place_of_channel(i) + half] = c + i < depth ? row[c + i] : Eigen::bfloat16(0.0f);
+}
+
+/// rounded[j] = weights[j] for the first `width` weights of a panel.
+template <class P = pair_sums>
+void round_panel(const float* weights, Eigen::bfloat16* to) {
+  constexpr Index width = panel_shape<float>::width;
+  if constexpr (lanes < pair_sums >> 1) {
+    const auto both = load_even_odd<pair_sums>(weights);
+    store_even_odd(to, both.even, both.odd);
+  } else {
+    for (Index j = 0; j < width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
+
+/// What decoding multiplies as bfloat16, as in bfloat16_operands.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Turn>
+class bfloat16_decode_operands {
+  using T = Eigen::bfloat16;
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, T>;
+
+ public:
+  bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_pairs {};
+    struct decode_visible_sums {};
+    struct decode_turned {};
+    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
+    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + weight_stride));
+    weights_ = queries_ + of_.rows * of_.heads * depth;
+    visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
+    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, call.group()) * widest), nullptr};
+  }
+
+  void pack_queries(Index kv, Index t, double factor) {
+    factor_ = static_cast<float>(factor);
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    const row_block<T> rows = query_rows(call_, of_.b, t, kv * group, group, buffers_);
+    for (Index g = 0; g < group; ++g)
+      std::copy_n(rows.rows + g * rows.stride, depth, query(kv, t * group + g));
+  }
+  void clear_queries(Index kv, Index t) {
+    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, T(0.0f));
+  }
+
+  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
+    const Index count = keys.last - keys.first;
+    const auto block = read_keys<T>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows_of_pairs<group()>(query(kv, r), block, count, call_.q.head_dim, factor_,
+                                   scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, float* /*weights*/) {}
+
+  void add_values(Index kv, Index begin, const tile_range& keys, const float* weights, float* sums,
+                  stream_ahead& ahead) {
+    const value_pairs values =
+        pairs_with(keys, weights,
+                   read_values<T>(call_, of_.b, kv, begin + keys.first, keys.last - keys.first, buffers_));
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                   r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  /// Pages of an odd number of tokens part neighbours.
+  bool must_gather() const { return call_.v.page_size() % 2 == 1; }
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    for (Index j = hull.first; j < hull.last; ++j)
+      if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
+    return true;
+  }
+
+  /// The bits of add_values where every value is a number: what a row does not see is zero for it.
+  void add_visible_values(Index kv, Index begin, const float* weights, tile_softmax<float>& softmax,
+                          float* sums) {
+    const tile_range& hull = softmax.hull();
+    const Index channels = call_.v.head_dim;
+    const value_pairs values = pairs_with(hull, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < of_.rows; ++r) {
+      for (Index j = hull.first; j < hull.last; ++j) {
+        T* to = buffers_.turned + (j - hull.first) * channels;
+        if (softmax.sees(r, j))
+          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
+        else
+          std::fill_n(to, channels, T(0.0f));
+      }
+      std::fill_n(visible_sums_, channels, 0.0f);
+      value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
+      channels_map<float> of_row(sums + r * channels, channels);
+      if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
+      of_row += const_channels_map<float>(visible_sums_, channels);
+    }
+  }
+
+ private:
+  static constexpr Index weight_stride = shape::tile;
+
+  T* query(Index kv, Index row) const {
+    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
+  }
+
+  /// Values of keys [keys.first, keys.last) with the weights of every row, rounded.
+  value_pairs pairs_with(const tile_range& keys, const float* weights, const row_block<T>& values) {
+    for (Index r = 0; r < of_.rows; ++r) {
+      T* to = weights_ + r * weight_stride;
+      for (Index j = keys.first / shape::width * shape::width; j < keys.last; j += shape::width)
+        round_panel(weights + r * shape::tile + j, to + j);
+      if (keys.first % 2 == 1) to[keys.first - 1] = T(0.0f);
+      if (keys.last % 2 == 1) to[keys.last] = T(0.0f);
+    }
+    return {values, keys.first, keys.last, weights_, weight_stride};
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  float factor_ = 0;
+  T* queries_;           // [heads, rows, head_dim]
+  T* weights_;           // [rows, tile], of the part that is worked on
+  float* visible_sums_;  // [value_dim]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+
+#include <algorithm>  // std::fill_n, std::min, std::max
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <utility>    // std::pair
+
+
+/// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
+/// packed into strips and panels.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
+/// head kv serves all of them.
+struct query_block {
+  Index b, kv, first_head, heads, first_token, tokens;
+
+  Index rows() const { return tokens * heads; }
+};
+
+template <class T, class Turn, class C>
+class prefill_operands {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+
+ public:
+  prefill_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
+    struct prefill_numbers {};
+    struct prefill_turned {};
+    const Index padded_values = shape::padded(value_dim_);
+    const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
+    queries_ = workspace<prefill_numbers, A>(strips * shape::rows * depth_ +
+                                             shape::tile * (depth_ + padded_values) + copied);
+    keys_ = queries_ + strips * shape::rows * depth_;
+    values_ = keys_ + shape::tile * depth_;
+    buffers_.wide = values_ + shape::tile * padded_values;
+    buffers_.turned = workspace<prefill_turned, T>(copied);
+  }
+
+  /// Rows of the heads of token t of the block, times `factor`.
+  void pack_queries(Index t, double factor) {
+    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
+                 static_cast<A>(factor), buffers_,
+                 [&](Index g) { return std::pair(query(t * block_.heads + g), Index{shape::rows}); });
+  }
+  /// Zeros, of a row that sees nothing or is none.
+  void clear_query(Index row) {
+    for (Index d = 0; d < depth_; ++d) query(row)[d * shape::rows] = A(0);
+  }
+
+  void pack_tile(Index begin, Index count) {
+    for (Index n = 0, here; n < count; n += here) {
+      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
+      // are zeros, until the next keys come.
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
+      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
+                                                                        here, buffers_);
+      pack_transposed(keys.rows, keys.stride, here, shape::width - column, depth_,
+                      keys_ + (n - column) * depth_ + column, shape::width);
+      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      for (Index j = 0; j < here; ++j)
+        pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
+                 shape::tile * shape::width);
+    }
+  }
+
+  /// Scores of strip s with the panels that hold keys of the hull.
+  void score(Index s, const tile_range& hull, A* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
+  }
+
+  /// Whether the values of the tile are numbers. (Zeros behind the last channel are.)
+  bool finite_values(Index count) const {
+    for (Index c = 0; c < value_dim_; c += shape::width)
+      if (!all_finite(panel(c), count * shape::width)) return false;
+    return true;
+  }
+  /// Whether values outside of the hull are multiplied too, by zero.
+  static bool exceeds(const tile_range& /*hull*/) { return false; }
+
+  /// sums [value_panels, rows, width] = shrink * sums + weights * values of the hull
+  void add_values(const tile_range& hull, const A* weights, const A* shrink, A* sums) const {
+    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
+      if (value_dim_ - c > lanes<packet<A>>)
+        value_panel<A, shape::packets>(weights, panel(c), hull.first, hull.last, shrink, sums);
+      else
+        value_panel<A, 1>(weights, panel(c), hull.first, hull.last, shrink, sums);
+  }
+
+  /// The same where values that rows do not see are not numbers.
+  void add_visible_values(Index rows, const A* weights, tile_softmax<A>& softmax, A* sums) const {
+    for (Index c = 0; c < value_dim_; c += shape::width)
+      for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
+        if (r < rows)
+          softmax.visible_values(
+              r, weights + r * shape::tile, [&](Index j) { return panel(c) + j * shape::width; },
+              shape::width, [&](Index place) -> A& { return sums[place]; });
+  }
+
+  /// The sums of a panel in the order of channels.
+  static const A* in_order(const A* sums, A* /*room*/) { return sums; }
+
+ private:
+  A* query(Index row) const {
+    return queries_ + row / shape::rows * shape::rows * depth_ + row % shape::rows;
+  }
+  const A* panel(Index channel) const { return values_ + channel * shape::tile; }
+
+  const call_type& call_;
+  query_block block_;
+  Index depth_, value_dim_;
+  A* queries_;  // [strips, depth, rows]
+  A* keys_;     // [tile / width, depth, width]
+  A* values_;   // [value_panels, tile, width]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
+
+/// What a block of queries multiplies as bfloat16. Queries and keys are what they are in memory or what
+/// `rotate` makes of them, so the factor of scores comes behind their sum; weights are rounded.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Turn>
+class bfloat16_operands {
+  using T = Eigen::bfloat16;
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, T>;
+
+ public:
+  bfloat16_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2), value_dim_(call.v.head_dim) {
+    struct prefill_pairs {};
+    struct prefill_turned {};
+    const Index padded_values = shape::padded(value_dim_);
+    queries_ = workspace<prefill_pairs, T>(2 * strips * shape::rows * pairs_ +
+                                           shape::tile * (2 * pairs_ + padded_values + shape::rows));
+    keys_ = queries_ + 2 * strips * shape::rows * pairs_;
+    values_ = keys_ + 2 * shape::tile * pairs_;
+    weights_ = values_ + shape::tile * padded_values;
+    buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
+                                             (std::max)(call.k.head_dim, value_dim_)),
+                nullptr};
+  }
+
+  void pack_queries(Index t, double factor) {
+    factor_ = static_cast<float>(factor);
+    const row_block<T> rows =
+        query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
+    for (Index g = 0; g < block_.heads; ++g)
+      pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, query(t * block_.heads + g),
+                         2 * shape::rows);
+  }
+  void clear_query(Index row) {
+    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, T(0.0f));
+  }
+
+  void pack_tile(Index begin, Index count) {
+    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
+      const auto keys = read_keys<T>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      pack_pairs_transposed(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
+                            keys_ + 2 * ((n - column) * pairs_ + column));
+      pack_values(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
+    }
+    begin_ = begin;
+    count_ = count;
+  }
+
+  void score(Index s, const tile_range& hull, float* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel_of_pairs(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_, factor_,
+                           scores + n);
+  }
+
+  bool finite_values(Index count) const {
+    for (Index j = 0; j < count; ++j)
+      if (!all_finite(call_.v.at(block_.b, begin_ + j, block_.kv), value_dim_)) return false;
+    return true;
+  }
+  /// The neighbour of the first or last key of the hull has a weight of zero.
+  bool exceeds(const tile_range& hull) const {
+    return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
+  }
+
+  void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
+    round_weights(hull, weights);
+    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
+  }
+
+  /// With the bits of add_values where every value is a number.
+  void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
+    round_weights(softmax.hull(), weights);
+    for (Index c = 0; c < value_dim_; c += shape::width)
+      for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
+        for (Index place = 0; r < rows && place < shape::width; ++place)
+          sums[place] =
+              multiply_add(softmax.shrink()[r], sums[place], visible_sum(softmax, r, panel(c) + 2 * place));
+  }
+
+  static const float* in_order(const float* sums, float* room) {
+    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel(c)];
+    return room;
+  }
+
+ private:
+  T* query(Index row) const {
+    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
+  }
+  const T* panel(Index channel) const { return values_ + channel * shape::tile; }
+
+  /// Values [n, n + here) of the tile, two at a time; half a pair where a run of tokens ends.
+  void pack_values(Index n, Index here, const row_block<T>& rows) {
+    constexpr Index stride = shape::tile * shape::width;
+    for (Index j = 0; j < here;) {
+      const T* row = rows.rows + j * rows.stride;
+      T* to = values_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < here) {
+        pack_rows_of_pairs(row, row + rows.stride, value_dim_, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // no neighbour may come
+          for (Index c = 0; c < value_dim_; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, T(0.0f));
+        pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
+        ++j;
+      }
+    }
+  }
+
+  void round_weights(const tile_range& hull, const float* weights) {
+    for (Index r = 0; r < shape::rows; ++r) {
+      T* rounded_row = weights_ + r * shape::tile;
+      for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
+        round_panel(weights + r * shape::tile + j, rounded_row + j);
+      if (hull.first % 2 == 1) rounded_row[hull.first - 1] = T(0.0f);
+      if (hull.last % 2 == 1) rounded_row[hull.last] = T(0.0f);
+    }
+  }
+
+  /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
+  float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
+    const tile_range hull = softmax.hull();
+    const T* weights = weights_ + r * shape::tile;
+    float sum = 0;
+    for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
+      for (const Index j : {2 * pair + 1, 2 * pair})  // as multiply_add_pairs
+        if (softmax.sees(r, j))
+          sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
+    return sum;
+  }
+
+  const call_type& call_;
+  query_block block_;
+  Index pairs_, value_dim_, begin_ = 0, count_ = 0;
+  float factor_ = 0;
+  T* queries_;  // [strips, pairs, rows] of pairs
+  T* keys_;     // [tile / width, pairs, width] of pairs
+  T* values_;   // [value_panels, tile / 2, width] of pairs
+  T* weights_;  // [rows, tile]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+
+/// How the softmax of a query begins, and what is made of it in the end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A sink logit in units of log2; saturated, as scores are.
+template <class A>
+double sink_score(float logit) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
+}
+
+/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+template <class A>
+void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
+  const auto logits = rules.options().sink_logits;
+  for (Index r = 0; r < strip.count; ++r) {
+    state.maximum[r] =
+        logits.empty() ? A(0)
+                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
+    state.sum[r] = logits.empty() ? A(0) : A(1);
+  }
+}
+
+/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
+/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
+/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
+/// channel is a product, which is rounded in one way only.
+template <class A>
+auto divided(const const_channels_map<A>& channels, A divisor) {
+#if defined(__FAST_MATH__)
+  return channels * as_computed(A(1) / divisor);
+#else
+  return channels / divisor;
+#endif
+}
+
+/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+template <class A, class T>
+void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
+  if (equal(sum, A(0)))
+    std::fill(out, out + count, T(0));
+  else
+    channels_map<T>(out, count) =
+        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
+            .template cast<T>();
+}
+
+template <class A>
+void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
+  const auto report = rules.options().log_sum_exp;
+  if (report.empty()) return;
+  const attention_shape& shape = rules.shape();
+  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+      equal(sum, A(0)) || rules.is_padding(b, i)
+          ? attention_options::no_keys
+          : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
 #define ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
 
@@ -7925,13 +9048,12 @@ struct key_split {
   Index b, split, place, first_head, heads;
 };
 
-template <class T, class Turn, class C>
+/// \tparam Operands  decode_operands, or bfloat16_decode_operands
+template <class T, class Turn, class C, class Operands = decode_operands<T, Turn, C>>
 class decode_split {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
   using call_type = attention_call<T, Turn, C>;
-  using key_type = loadable<typename call_type::turned>;
-  using value_type = loadable<C>;
 
  public:
   decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
@@ -7944,18 +9066,12 @@ class decode_split {
         heads_(part.heads),
         factors_(call.rules),
         rows_(call.q.tokens * call.group()),
-        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))) {
-    struct decode_numbers {};
-    struct decode_turned {};
+        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))),
+        operands_(call, {part.b, part.first_head, part.heads, rows_}) {
+    struct decode_scores {};
     struct decode_care {};
-    const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
-    const Index copied = (std::max)(shape::tile, call.group()) * widest;
-    queries_ = workspace<decode_numbers, A>(
-        rows_ * heads_ * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
-    scores_ = queries_ + rows_ * heads_ * call.q.head_dim;
+    scores_ = workspace<decode_scores, A>(rows_ * heads_ * (shape::tile + call.v.head_dim));
     tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
-    buffers_.wide = tile_sums_ + rows_ * heads_ * call.v.head_dim;
-    buffers_.turned = workspace<decode_turned, T>(copied);
     careful_ = workspace<decode_care, char>(heads_);
   }
 
@@ -8008,14 +9124,15 @@ class decode_split {
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
   }
 
-  /// The end of the turn that begins with key j of a tile: its keys are at regular strides.
+  /// The end of the turn that begins with key j of a tile: its keys are at regular strides, and the next turn
+  /// does not part neighbours.
   Index turn_end(Index begin, Index j, const tile_range& hull) const {
-    return j + (std::min)((std::min)(turn_, call_.k.run_from(begin + j)), hull.last - j);
+    const Index turn = turn_ % 2 == 0 ? turn_ - j % 2 : turn_;
+    return j + (std::min)((std::min)(turn, call_.k.run_from(begin + j)), hull.last - j);
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
   A* scores_of(Index kv) const { return scores_ + (kv - first_head_) * rows_ * shape::tile; }
-  A* queries_of(Index kv) const { return queries_ + (kv - first_head_) * rows_ * call_.q.head_dim; }
   A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
   char& careful(Index kv) { return careful_[kv - first_head_]; }
   A* sums_of(Index kv) const { return results_.sums_of(place_, kv * rows_); }
@@ -8026,14 +9143,12 @@ class decode_split {
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
-    const Index group = call_.group(), depth = call_.q.head_dim;
     if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
     for (Index t = 0; t < call_.q.tokens; ++t)
       if (keys.of(t).empty())
-        std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
+        operands_.clear_queries(kv, t);
       else
-        read_queries(call_, b_, t, kv * group, group, static_cast<A>(factors_.query), buffers_,
-                     [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
+        operands_.pack_queries(kv, t, factors_.query);
   }
 
   /// \param after  the keys that are read after this tile
@@ -8047,17 +9162,16 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, head, token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, token, kv));
-        score(kv, begin, {j, next}, ahead);
+        operands_.score(kv, begin, {j, next}, scores_of(kv), ahead);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(keys, rows_of(kv), hull);
       softmax.run(scores_of(kv), factors_, state_of(kv));
-      if constexpr (scales_apart<value_type>)
-        multiply_by_scales(call_.v, b_, kv, begin, hull, scores_of(kv), rows_);
-      careful(kv) = softmax.hides() && !finite(kv, begin, hull);
+      operands_.scale_weights(kv, begin, hull, scores_of(kv));
+      careful(kv) = operands_.must_gather() || (softmax.hides() && !operands_.finite_values(kv, begin, hull));
       if (careful(kv))
-        add_visible_values(kv, begin, softmax);
+        operands_.add_visible_values(kv, begin, scores_of(kv), softmax, sums_of(kv));
       else
         shrink(kv, softmax.shrink());
     }
@@ -8068,33 +9182,11 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
-        if (!careful(kv)) add_values(kv, begin, {j, next}, ahead);
+        if (!careful(kv)) operands_.add_values(kv, begin, {j, next}, scores_of(kv), tile_sums_of(kv), ahead);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv)
       if (!careful(kv)) add_tile_sums(kv);
-  }
-
-  /// The first rows read a few keys from memory, the others read them again from the cache.
-  void score(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
-    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
-    const auto block = read_keys<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(rows_, [&](auto group, Index r) {
-      score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
-                             scores_of(kv) + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
-    });
-    if constexpr (scales_apart<key_type>)
-      multiply_by_scales(call_.k, b_, kv, begin, keys, scores_of(kv), rows_);
-  }
-
-  void add_values(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
-    const Index count = keys.last - keys.first;
-    const auto values = read_values<value_type>(call_, b_, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(rows_, [&](auto group, Index r) {
-      value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
-                             tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim,
-                             r == 0 ? &ahead : nullptr);
-    });
   }
 
   /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
@@ -8110,35 +9202,15 @@ class decode_split {
           const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
   }
 
-  void add_visible_values(Index kv, Index begin, tile_softmax<A>& softmax) {
-    A* sums = sums_of(kv);
-    for (Index r = 0; r < rows_; ++r)
-      softmax.visible_values(
-          r, scores_of(kv) + r * shape::tile,
-          [&](Index j) { return read_values<value_type>(call_, b_, kv, begin + j, 1, buffers_).rows; },
-          call_.v.head_dim, [&](Index c) -> A& { return sums[r * results_.channels + c]; });
-  }
-
-  bool finite(Index kv, Index begin, tile_range keys) const {
-    if constexpr (is_quantized<C>) {
-      return has_finite_scales(call_.v, b_, kv, begin, keys);
-    } else {
-      for (Index j = keys.first; j < keys.last; ++j)
-        if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
-      return true;
-    }
-  }
-
   const call_type& call_;
   Index b_;
   decode_results<A> results_;
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index rows_, turn_;
-  A* queries_;    // [heads, rows, head_dim]
   A* scores_;     // [heads, rows, tile]
   A* tile_sums_;  // [heads, rows, value_dim]
-  row_buffers<T> buffers_;
+  Operands operands_;
   char* careful_;  // [heads]: whether values are added key by key in this tile
 };
 
@@ -8173,8 +9245,8 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
 #define ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
-#include <type_traits>
-#include <utility>  // std::pair, std::swap
+#include <cstddef>
+#include <utility>  // std::swap
 
 
 /// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
@@ -8187,62 +9259,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Memory of a block, cut from the scratch of the thread.
-template <class T>
-struct prefill_scratch {
-  using A = arithmetic<T>;
+/// What strips keep between tiles, cut from the scratch of the thread.
+template <class A>
+struct prefill_state {
   using shape = panel_shape<A>;
 
-  Index strips, depth, value_dim, value_panels;
-  A* queries;             // [strips, depth, rows]
+  Index strips, value_panels;
   A* sums;                // [strips, value_panels, rows, width]
   softmax_rows<A> state;  // [strips, rows]
   A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
   softmax_rows<A> total;
   A* scores;  // [rows, tile]
-  A* keys;    // [tile / width, depth, width]
-  A* values;  // [value_panels, tile, width]
-  row_buffers<T> buffers;
 
-  prefill_scratch(Index tokens, Index group, Index head_dim, Index value_channels)
-      : strips((tokens * group + shape::rows - 1) / shape::rows),
-        depth(head_dim),
-        value_dim(value_channels),
-        value_panels(shape::padded(value_channels) / shape::width) {
-    struct prefill_numbers {};
-    struct prefill_turned {};
+  prefill_state(Index strip_count, Index value_dim)
+      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
+    struct prefill_sums {};
     const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
-    const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
-    queries = workspace<prefill_numbers, A>(all_rows * (depth + 2 * (padded_values + 2)) +
-                                            shape::rows * shape::tile +
-                                            shape::tile * (depth + padded_values) + copied);
-    sums = queries + all_rows * depth;
+    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
     state.maximum = sums + all_rows * padded_values;
     state.sum = state.maximum + all_rows;
     total_sums = state.sum + all_rows;
     total.maximum = total_sums + all_rows * padded_values;
     total.sum = total.maximum + all_rows;
     scores = total.sum + all_rows;
-    keys = scores + shape::rows * shape::tile;
-    values = keys + shape::tile * depth;
-    buffers.wide = values + shape::tile * padded_values;
-    buffers.turned = workspace<prefill_turned, T>(copied);
   }
 
-  A* strip_queries(Index s) const { return queries + s * shape::rows * depth; }
   A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
   softmax_rows<A> strip_state(Index s) const {
     return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
   }
 };
 
-/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
-/// head kv serves all of them.
-struct query_block {
-  Index b, kv, first_head, heads, first_token, tokens;
-};
-
-template <class T, class Turn, class C>
+/// \tparam Operands  prefill_operands, or bfloat16_operands
+template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
 class prefill_block {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
@@ -8258,7 +9307,8 @@ class prefill_block {
         block_(block),
         factors_(call.rules),
         keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
-        m_(block.tokens, block.heads, call.k.head_dim, call.v.head_dim) {}
+        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
+        operands_(call, block, m_.strips) {}
 
   void run() {
     pack_queries();
@@ -8311,97 +9361,50 @@ class prefill_block {
   }
 
   void pack_queries() {
-    const Index heads = block_.heads, rows = block_.tokens * heads;
+    const Index heads = block_.heads;
     for (Index t = 0; t < block_.tokens; ++t)
       if (!keys_.of(block_.first_token + t).empty())
-        read_queries(call_, block_.b, block_.first_token + t, block_.first_head, heads,
-                     static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
-                       const Index row = t * heads + g;
-                       return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows,
-                                        Index{shape::rows});
-                     });
+        operands_.pack_queries(t, factors_.query);
       else
-        for (Index row = t * heads; row < (t + 1) * heads; ++row) clear_query(row);
-    for (Index row = rows; row < m_.strips * shape::rows; ++row) clear_query(row);
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
+    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
     std::fill(m_.sums, m_.state.maximum, A(0));
     for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
   }
 
-  void clear_query(Index row) {
-    A* query = m_.strip_queries(row / shape::rows) + row % shape::rows;
-    for (Index d = 0; d < m_.depth; ++d) query[d * shape::rows] = A(0);
-  }
-
-  void pack_tile(Index begin, Index count) {
-    for (Index n = 0, here; n < count; n += here) {
-      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
-      // are zeros, until the next keys come.
-      const Index column = n % shape::width;
-      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
-                                                                        here, m_.buffers);
-      pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
-                      m_.keys + (n - column) * m_.depth + column, shape::width);
-      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
-      for (Index j = 0; j < here; ++j)
-        pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
-                 shape::tile * shape::width);
-    }
-  }
-
   void attend_tile(Index begin, Index count) {
-    pack_tile(begin, count);
+    operands_.pack_tile(begin, count);
     bool known = false, finite = true;
     for (Index s = 0; s < m_.strips; ++s) {
       const strip_rows rows = rows_of(s);
       tile_softmax<A> softmax(keys_, rows);
       const tile_range hull = softmax.hull();
       if (hull.empty()) continue;
-      for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-        score_panel(m_.strip_queries(s), m_.keys + n * m_.depth, m_.depth, m_.scores + n);
+      operands_.score(s, hull, m_.scores);
       softmax.run(m_.scores, factors_, m_.strip_state(s));
-      if (softmax.hides() && !known) {
+      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
+      if (multiplies_hidden && !known) {
         known = true;
-        for (Index p = 0; p < m_.value_panels; ++p)
-          finite = finite && all_finite(m_.values + p * shape::tile * shape::width, count * shape::width);
+        finite = operands_.finite_values(count);
       }
-      if (softmax.hides() && !finite)
-        add_visible_values(s, rows.count, softmax);
+      if (multiplies_hidden && !finite)
+        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
       else
-        add_values(s, hull, softmax.shrink());
+        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
     }
-  }
-
-  void add_values(Index s, tile_range hull, const A* shrink) {
-    A* sums = m_.strip_sums(s);
-    for (Index p = 0; p < m_.value_panels; ++p, sums += shape::rows * shape::width) {
-      const A* values = m_.values + p * shape::tile * shape::width;
-      if (m_.value_dim - p * shape::width > lanes<packet<A>>)
-        value_panel<A, shape::packets>(m_.scores, values, hull.first, hull.last, shrink, sums);
-      else
-        value_panel<A, 1>(m_.scores, values, hull.first, hull.last, shrink, sums);
-    }
-  }
-
-  void add_visible_values(Index s, Index rows, tile_softmax<A>& softmax) {
-    const Index panel = shape::tile * shape::width;
-    for (Index p = 0; p < m_.value_panels; ++p)
-      for (Index r = 0; r < rows; ++r) {
-        A* sums = m_.strip_sums(s) + (p * shape::rows + r) * shape::width;
-        softmax.visible_values(
-            r, m_.scores + r * shape::tile, [&](Index j) { return m_.values + p * panel + j * shape::width; },
-            shape::width, [&](Index c) -> A& { return sums[c]; });
-      }
   }
 
   void write(Index s) {
     const strip_rows rows = rows_of(s);
     const softmax_rows<A> state = m_.strip_state(s);
+    const Index channels = call_.v.head_dim;
+    A room[std::size_t(shape::width)];
     for (Index r = 0; r < rows.count; ++r) {
       const A* sums = m_.strip_sums(s) + r * shape::width;
       T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
-      for (Index c = 0; c < m_.value_dim; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, sums, state.sum[r], (std::min)(shape::width, m_.value_dim - c), out + c);
+      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+                       (std::min)(shape::width, channels - c), out + c);
       write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
                         state.sum[r]);
     }
@@ -8411,7 +9414,8 @@ class prefill_block {
   query_block block_;
   score_factors factors_;
   block_keys keys_;
-  prefill_scratch<T> m_;
+  prefill_state<A> m_;
+  Operands operands_;
   bool has_total_ = false;
 };
 
@@ -8432,12 +9436,18 @@ namespace detail {
 // compiled once (`extern template`).
 template <class T, class Turn, class C>
 void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
+    if (call.rules.options().products == product_precision::bfloat16)
+      return prefill_block<T, Turn, C, bfloat16_operands<Turn>>(call, block).run();
   prefill_block<T, Turn, C>(call, block).run();
 }
 
 template <class T, class Turn, class C>
 void attend_split(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
                   const key_split& part) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
+    if (call.rules.options().products == product_precision::bfloat16)
+      return decode_split<T, Turn, C, bfloat16_decode_operands<Turn>>(call, results, part).run();
   decode_split<T, Turn, C>(call, results, part).run();
 }
 
@@ -8543,8 +9553,10 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
+/// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
+  check_products<T, C>("attention", call.rules.options());
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   if (call.q.tokens * call.group() <= panel_shape<arithmetic<T>>::rows)
     attend_splits(call, threads);

@@ -278,6 +278,8 @@ void run(bytes& b) {
   placed<T> out(b, tensor(s.e.batch, s.e.queries, s.e.heads, s.e.value_dim, attention_call::unwritten));
   std::vector<double> sums(d.up_to(2) > 0 ? static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads) : 0,
                            -7);
+  constexpr bool has_products = std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>;
+  if (has_products && b.coin()) s.options.products = rope::product_precision::bfloat16;
   if (b.one_in(5)) return check_refusals<T, C>(b, s, q.view, k.view, v.view, out.view, sums, out.memory);
 
   // Of the poisoned keys at most one is seen by anybody.
@@ -308,7 +310,9 @@ void run(bytes& b) {
   check(out.memory.untouched_outside(out.view), "only the channels of the output are written");
 
   const features::result exact = features::definition(s, x);
-  const features::bounds<arithmetic<T>> bound(s, x);
+  features::bounds<arithmetic<T>> bound(s, x);
+  if (s.options.products != rope::product_precision::full)  // weights that are rounded
+    bound.out += std::ldexp(1.0, -8) * x.v.largest() / (1 - s.options.dropout);
   const double near_one = static_cast<double>(tolerance::unit_roundoff<arithmetic<T>>());
   const double sum_bound =
       bound.score + bound.weight + 32 * near_one * std::max(1.0, bound.score / near_one / 8);

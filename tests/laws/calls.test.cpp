@@ -134,11 +134,15 @@ TEST_CASE("calls of the pages: attention", "[house]") {
   const std::vector<float> b(static_cast<std::size_t>(batch * heads * queries * keys), 0.5f);
   const std::unique_ptr<bool[]> hidden(new bool[std::size_t(batch * keys)]());
   const bool* m = hidden.get();
+  std::vector<Eigen::bfloat16> numbers16(static_cast<std::size_t>(4 * q.size()), Eigen::bfloat16(1.0f));
+  const auto q16 = bshd(numbers16.data(), batch, tokens, heads, head_dim), out16 = q16;
+  const auto k16 = bshd(numbers16.data() + q.size(), batch, tokens, kv_heads, head_dim), v16 = k16;
   std::vector<float> weights(b.size());
   std::vector<double> lse_a(static_cast<std::size_t>(batch * tokens * heads)), lse_b(lse_a.size());
   attention(q, k, v, out);
   attention<Layout>(q, k, v, out, table);
   attention(q, k, v, out, {.window = 1024, .sinks = 4});
+  attention(q16, k16, v16, out16, {.products = product_precision::bfloat16});
   attention<half_split>(q, k, v, out, table, {.window = 1024});
   CHECK(*out.at(0, 0, 0) == 1);
   attention(q, k, v, out_b,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,10 @@ TEMPLATE_TEST_CASE("attention allocates nothing once it is warm", "[noalloc]", f
   for (layer<TestType>* one : {&prefill, &chunk, &decode}) {
     CHECK(one->attend() == 0);
     CHECK(one->attend({.causal = false, .window = 30, .softcap = 20}) == 0);
+    if constexpr (std::is_same_v<TestType, Eigen::bfloat16>) {
+      one->attend({.products = rope::product_precision::bfloat16});
+      CHECK(one->attend({.products = rope::product_precision::bfloat16}) == 0);
+    }
     CHECK(one->template rotate_and_attend<rope::half_split>() == 0);
     CHECK(one->template rotate_and_attend<rope::interleaved>() == 0);
   }

@@ -105,7 +105,8 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 
 /// Sequences that grow by turns of different length, in pages and in a cache each.
 template <class Layout, class T, class C, class Id>
-void check_growing(std::uint64_t seed, key_storage storage) {
+void check_growing(std::uint64_t seed, key_storage storage,
+                   product_precision products = product_precision::full) {
   using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
   testing::random dice(seed);
   const Index sequences = dice.integer(1, 4), longest = dice.integer(1, 3) == 1 ? 1300 : 190;
@@ -123,6 +124,7 @@ void check_growing(std::uint64_t seed, key_storage storage) {
                                .softcap = dice.integer(0, 1) != 0 ? 15.0 : 0.0,
                                .sinks = dice.integer(0, 3)};
   if (dice.integer(0, 1) != 0) options.sink_logits = sink_logits;
+  options.products = products;
   std::vector<kv_cache<C>> caches;
   for (Index s = 0; s < sequences; ++s)
     caches.emplace_back(1, longest, kv_heads, head_dim, value_dim, storage);
@@ -195,6 +197,55 @@ TEMPLATE_TEST_CASE("sequences in pages attend as each would alone, bit for bit",
     check_growing<half_split, TestType, TestType, std::int32_t>(seed, key_storage::rotated);
     check_growing<interleaved, TestType, TestType, std::int64_t>(seed, key_storage::raw);
   }
+}
+
+TEST_CASE("with products in bfloat16 sequences in pages attend as each would alone", "[cache]") {
+  for (std::uint64_t seed = 930; seed < 950; ++seed) {
+    check_growing<half_split, Eigen::bfloat16, Eigen::bfloat16, std::int32_t>(seed, key_storage::rotated,
+                                                                              product_precision::bfloat16);
+    check_growing<interleaved, Eigen::bfloat16, Eigen::bfloat16, std::int64_t>(seed, key_storage::raw,
+                                                                               product_precision::bfloat16);
+  }
+}
+
+TEST_CASE("with products in bfloat16 the order of sums does not depend on pages", "[cache]") {
+  // Values that nearly cancel, with equal weights: what is left of their sum shows every rounding on the way.
+  const std::uint64_t seed = 955;
+  testing::random dice(seed);
+  for (const Index page_size : {1, 3, 16, 25})
+    for (const Index queries : {1, 2, 30})
+      for (const Index window : {0, 77, 64}) {
+        CAPTURE(seed, page_size, queries, window);
+        const Index tokens = 230, dim = 8, value_dim = 40;
+        using T = Eigen::bfloat16;
+        const std::vector<T> q(static_cast<std::size_t>(queries * dim), T(1)),
+            k(static_cast<std::size_t>(tokens * dim), T(0));
+        std::vector<T> v(static_cast<std::size_t>(tokens * value_dim));
+        for (std::size_t i = 0; i < v.size(); ++i)
+          switch (i / static_cast<std::size_t>(value_dim) % 4) {  // large, small, -large, small
+            case 0:
+              v[i] = T(0x1p27f);
+              break;
+            case 2:
+              v[i] = T(-0x1p27f);
+              break;
+            default:
+              v[i] = T(static_cast<float>(dice.integer(-255, 255)));
+          }
+        engine<T, int> memory(dice, 1, tokens, 1, dim, value_dim, page_size);
+        memory.grow(0, tokens);
+        const auto pages = memory.view(key_storage::rotated);
+        const auto keys = bshd(k.data(), 1, tokens, 1, dim);
+        const auto values = bshd<const T>(v.data(), 1, tokens, 1, value_dim);
+        write_pages(keys, values, pages);
+        const attention_options options = {.window = window, .products = product_precision::bfloat16};
+        std::vector<T> out(static_cast<std::size_t>(queries * value_dim)), expected = out;
+        attention(bshd(q.data(), 1, queries, 1, dim), pages, bshd(out.data(), 1, queries, 1, value_dim),
+                  options);
+        attention(bshd(q.data(), 1, queries, 1, dim), keys, values,
+                  bshd(expected.data(), 1, queries, 1, value_dim), options);
+        CHECK(same(out, expected));
+      }
 }
 
 TEST_CASE("pages of 16 bits are widened as caches of 16 bits are", "[cache]") {

@@ -3,11 +3,15 @@
 #define ROPE_ATTENTION_DETAIL_ATTEND_HPP
 
 #include <algorithm>  // std::min, std::max
+#include <type_traits>
 
+#include <rope/attention/detail/bfloat16_decode_operands.hpp>
+#include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/prefill_kernel.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/attention/options.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet.hpp>
@@ -25,12 +29,18 @@ namespace detail {
 // compiled once (`extern template`).
 template <class T, class Turn, class C>
 void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
+    if (call.rules.options().products == product_precision::bfloat16)
+      return prefill_block<T, Turn, C, bfloat16_operands<Turn>>(call, block).run();
   prefill_block<T, Turn, C>(call, block).run();
 }
 
 template <class T, class Turn, class C>
 void attend_split(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
                   const key_split& part) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
+    if (call.rules.options().products == product_precision::bfloat16)
+      return decode_split<T, Turn, C, bfloat16_decode_operands<Turn>>(call, results, part).run();
   decode_split<T, Turn, C>(call, results, part).run();
 }
 
@@ -136,8 +146,10 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
+/// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
+  check_products<T, C>("attention", call.rules.options());
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   if (call.q.tokens * call.group() <= panel_shape<arithmetic<T>>::rows)
     attend_splits(call, threads);

@@ -3,24 +3,20 @@
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
-#include <cmath>
 #include <cstdint>
-#include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/decode_operands.hpp>
 #include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/strip_in_tile.hpp>
-#include <rope/attention/detail/token_scales.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -55,13 +51,12 @@ struct key_split {
   Index b, split, place, first_head, heads;
 };
 
-template <class T, class Turn, class C>
+/// \tparam Operands  decode_operands, or bfloat16_decode_operands
+template <class T, class Turn, class C, class Operands = decode_operands<T, Turn, C>>
 class decode_split {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
   using call_type = attention_call<T, Turn, C>;
-  using key_type = loadable<typename call_type::turned>;
-  using value_type = loadable<C>;
 
  public:
   decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
@@ -74,18 +69,12 @@ class decode_split {
         heads_(part.heads),
         factors_(call.rules),
         rows_(call.q.tokens * call.group()),
-        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))) {
-    struct decode_numbers {};
-    struct decode_turned {};
+        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))),
+        operands_(call, {part.b, part.first_head, part.heads, rows_}) {
+    struct decode_scores {};
     struct decode_care {};
-    const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
-    const Index copied = (std::max)(shape::tile, call.group()) * widest;
-    queries_ = workspace<decode_numbers, A>(
-        rows_ * heads_ * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
-    scores_ = queries_ + rows_ * heads_ * call.q.head_dim;
+    scores_ = workspace<decode_scores, A>(rows_ * heads_ * (shape::tile + call.v.head_dim));
     tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
-    buffers_.wide = tile_sums_ + rows_ * heads_ * call.v.head_dim;
-    buffers_.turned = workspace<decode_turned, T>(copied);
     careful_ = workspace<decode_care, char>(heads_);
   }
 
@@ -138,14 +127,15 @@ class decode_split {
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
   }
 
-  /// The end of the turn that begins with key j of a tile: its keys are at regular strides.
+  /// The end of the turn that begins with key j of a tile: its keys are at regular strides, and the next turn
+  /// does not part neighbours.
   Index turn_end(Index begin, Index j, const tile_range& hull) const {
-    return j + (std::min)((std::min)(turn_, call_.k.run_from(begin + j)), hull.last - j);
+    const Index turn = turn_ % 2 == 0 ? turn_ - j % 2 : turn_;
+    return j + (std::min)((std::min)(turn, call_.k.run_from(begin + j)), hull.last - j);
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
   A* scores_of(Index kv) const { return scores_ + (kv - first_head_) * rows_ * shape::tile; }
-  A* queries_of(Index kv) const { return queries_ + (kv - first_head_) * rows_ * call_.q.head_dim; }
   A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
   char& careful(Index kv) { return careful_[kv - first_head_]; }
   A* sums_of(Index kv) const { return results_.sums_of(place_, kv * rows_); }
@@ -156,14 +146,12 @@ class decode_split {
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
-    const Index group = call_.group(), depth = call_.q.head_dim;
     if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
     for (Index t = 0; t < call_.q.tokens; ++t)
       if (keys.of(t).empty())
-        std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
+        operands_.clear_queries(kv, t);
       else
-        read_queries(call_, b_, t, kv * group, group, static_cast<A>(factors_.query), buffers_,
-                     [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
+        operands_.pack_queries(kv, t, factors_.query);
   }
 
   /// \param after  the keys that are read after this tile
@@ -177,17 +165,16 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, head, token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, token, kv));
-        score(kv, begin, {j, next}, ahead);
+        operands_.score(kv, begin, {j, next}, scores_of(kv), ahead);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(keys, rows_of(kv), hull);
       softmax.run(scores_of(kv), factors_, state_of(kv));
-      if constexpr (scales_apart<value_type>)
-        multiply_by_scales(call_.v, b_, kv, begin, hull, scores_of(kv), rows_);
-      careful(kv) = softmax.hides() && !finite(kv, begin, hull);
+      operands_.scale_weights(kv, begin, hull, scores_of(kv));
+      careful(kv) = operands_.must_gather() || (softmax.hides() && !operands_.finite_values(kv, begin, hull));
       if (careful(kv))
-        add_visible_values(kv, begin, softmax);
+        operands_.add_visible_values(kv, begin, scores_of(kv), softmax, sums_of(kv));
       else
         shrink(kv, softmax.shrink());
     }
@@ -198,33 +185,11 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
-        if (!careful(kv)) add_values(kv, begin, {j, next}, ahead);
+        if (!careful(kv)) operands_.add_values(kv, begin, {j, next}, scores_of(kv), tile_sums_of(kv), ahead);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv)
       if (!careful(kv)) add_tile_sums(kv);
-  }
-
-  /// The first rows read a few keys from memory, the others read them again from the cache.
-  void score(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
-    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
-    const auto block = read_keys<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(rows_, [&](auto group, Index r) {
-      score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
-                             scores_of(kv) + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
-    });
-    if constexpr (scales_apart<key_type>)
-      multiply_by_scales(call_.k, b_, kv, begin, keys, scores_of(kv), rows_);
-  }
-
-  void add_values(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
-    const Index count = keys.last - keys.first;
-    const auto values = read_values<value_type>(call_, b_, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(rows_, [&](auto group, Index r) {
-      value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
-                             tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim,
-                             r == 0 ? &ahead : nullptr);
-    });
   }
 
   /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
@@ -240,35 +205,15 @@ class decode_split {
           const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
   }
 
-  void add_visible_values(Index kv, Index begin, tile_softmax<A>& softmax) {
-    A* sums = sums_of(kv);
-    for (Index r = 0; r < rows_; ++r)
-      softmax.visible_values(
-          r, scores_of(kv) + r * shape::tile,
-          [&](Index j) { return read_values<value_type>(call_, b_, kv, begin + j, 1, buffers_).rows; },
-          call_.v.head_dim, [&](Index c) -> A& { return sums[r * results_.channels + c]; });
-  }
-
-  bool finite(Index kv, Index begin, tile_range keys) const {
-    if constexpr (is_quantized<C>) {
-      return has_finite_scales(call_.v, b_, kv, begin, keys);
-    } else {
-      for (Index j = keys.first; j < keys.last; ++j)
-        if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
-      return true;
-    }
-  }
-
   const call_type& call_;
   Index b_;
   decode_results<A> results_;
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index rows_, turn_;
-  A* queries_;    // [heads, rows, head_dim]
   A* scores_;     // [heads, rows, tile]
   A* tile_sums_;  // [heads, rows, value_dim]
-  row_buffers<T> buffers_;
+  Operands operands_;
   char* careful_;  // [heads]: whether values are added key by key in this tile
 };
 

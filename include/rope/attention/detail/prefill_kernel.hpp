@@ -3,11 +3,12 @@
 #define ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
-#include <type_traits>
-#include <utility>  // std::pair, std::swap
+#include <cstddef>
+#include <utility>  // std::swap
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/output.hpp>
+#include <rope/attention/detail/prefill_operands.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/strip_in_tile.hpp>
@@ -15,7 +16,6 @@
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
-#include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -30,62 +30,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Memory of a block, cut from the scratch of the thread.
-template <class T>
-struct prefill_scratch {
-  using A = arithmetic<T>;
+/// What strips keep between tiles, cut from the scratch of the thread.
+template <class A>
+struct prefill_state {
   using shape = panel_shape<A>;
 
-  Index strips, depth, value_dim, value_panels;
-  A* queries;             // [strips, depth, rows]
+  Index strips, value_panels;
   A* sums;                // [strips, value_panels, rows, width]
   softmax_rows<A> state;  // [strips, rows]
   A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
   softmax_rows<A> total;
   A* scores;  // [rows, tile]
-  A* keys;    // [tile / width, depth, width]
-  A* values;  // [value_panels, tile, width]
-  row_buffers<T> buffers;
 
-  prefill_scratch(Index tokens, Index group, Index head_dim, Index value_channels)
-      : strips((tokens * group + shape::rows - 1) / shape::rows),
-        depth(head_dim),
-        value_dim(value_channels),
-        value_panels(shape::padded(value_channels) / shape::width) {
-    struct prefill_numbers {};
-    struct prefill_turned {};
+  prefill_state(Index strip_count, Index value_dim)
+      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
+    struct prefill_sums {};
     const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
-    const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
-    queries = workspace<prefill_numbers, A>(all_rows * (depth + 2 * (padded_values + 2)) +
-                                            shape::rows * shape::tile +
-                                            shape::tile * (depth + padded_values) + copied);
-    sums = queries + all_rows * depth;
+    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
     state.maximum = sums + all_rows * padded_values;
     state.sum = state.maximum + all_rows;
     total_sums = state.sum + all_rows;
     total.maximum = total_sums + all_rows * padded_values;
     total.sum = total.maximum + all_rows;
     scores = total.sum + all_rows;
-    keys = scores + shape::rows * shape::tile;
-    values = keys + shape::tile * depth;
-    buffers.wide = values + shape::tile * padded_values;
-    buffers.turned = workspace<prefill_turned, T>(copied);
   }
 
-  A* strip_queries(Index s) const { return queries + s * shape::rows * depth; }
   A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
   softmax_rows<A> strip_state(Index s) const {
     return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
   }
 };
 
-/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
-/// head kv serves all of them.
-struct query_block {
-  Index b, kv, first_head, heads, first_token, tokens;
-};
-
-template <class T, class Turn, class C>
+/// \tparam Operands  prefill_operands, or bfloat16_operands
+template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
 class prefill_block {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
@@ -101,7 +78,8 @@ class prefill_block {
         block_(block),
         factors_(call.rules),
         keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
-        m_(block.tokens, block.heads, call.k.head_dim, call.v.head_dim) {}
+        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
+        operands_(call, block, m_.strips) {}
 
   void run() {
     pack_queries();
@@ -154,97 +132,50 @@ class prefill_block {
   }
 
   void pack_queries() {
-    const Index heads = block_.heads, rows = block_.tokens * heads;
+    const Index heads = block_.heads;
     for (Index t = 0; t < block_.tokens; ++t)
       if (!keys_.of(block_.first_token + t).empty())
-        read_queries(call_, block_.b, block_.first_token + t, block_.first_head, heads,
-                     static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
-                       const Index row = t * heads + g;
-                       return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows,
-                                        Index{shape::rows});
-                     });
+        operands_.pack_queries(t, factors_.query);
       else
-        for (Index row = t * heads; row < (t + 1) * heads; ++row) clear_query(row);
-    for (Index row = rows; row < m_.strips * shape::rows; ++row) clear_query(row);
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
+    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
     std::fill(m_.sums, m_.state.maximum, A(0));
     for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
   }
 
-  void clear_query(Index row) {
-    A* query = m_.strip_queries(row / shape::rows) + row % shape::rows;
-    for (Index d = 0; d < m_.depth; ++d) query[d * shape::rows] = A(0);
-  }
-
-  void pack_tile(Index begin, Index count) {
-    for (Index n = 0, here; n < count; n += here) {
-      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
-      // are zeros, until the next keys come.
-      const Index column = n % shape::width;
-      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
-                                                                        here, m_.buffers);
-      pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
-                      m_.keys + (n - column) * m_.depth + column, shape::width);
-      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
-      for (Index j = 0; j < here; ++j)
-        pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
-                 shape::tile * shape::width);
-    }
-  }
-
   void attend_tile(Index begin, Index count) {
-    pack_tile(begin, count);
+    operands_.pack_tile(begin, count);
     bool known = false, finite = true;
     for (Index s = 0; s < m_.strips; ++s) {
       const strip_rows rows = rows_of(s);
       tile_softmax<A> softmax(keys_, rows);
       const tile_range hull = softmax.hull();
       if (hull.empty()) continue;
-      for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-        score_panel(m_.strip_queries(s), m_.keys + n * m_.depth, m_.depth, m_.scores + n);
+      operands_.score(s, hull, m_.scores);
       softmax.run(m_.scores, factors_, m_.strip_state(s));
-      if (softmax.hides() && !known) {
+      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
+      if (multiplies_hidden && !known) {
         known = true;
-        for (Index p = 0; p < m_.value_panels; ++p)
-          finite = finite && all_finite(m_.values + p * shape::tile * shape::width, count * shape::width);
+        finite = operands_.finite_values(count);
       }
-      if (softmax.hides() && !finite)
-        add_visible_values(s, rows.count, softmax);
+      if (multiplies_hidden && !finite)
+        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
       else
-        add_values(s, hull, softmax.shrink());
+        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
     }
-  }
-
-  void add_values(Index s, tile_range hull, const A* shrink) {
-    A* sums = m_.strip_sums(s);
-    for (Index p = 0; p < m_.value_panels; ++p, sums += shape::rows * shape::width) {
-      const A* values = m_.values + p * shape::tile * shape::width;
-      if (m_.value_dim - p * shape::width > lanes<packet<A>>)
-        value_panel<A, shape::packets>(m_.scores, values, hull.first, hull.last, shrink, sums);
-      else
-        value_panel<A, 1>(m_.scores, values, hull.first, hull.last, shrink, sums);
-    }
-  }
-
-  void add_visible_values(Index s, Index rows, tile_softmax<A>& softmax) {
-    const Index panel = shape::tile * shape::width;
-    for (Index p = 0; p < m_.value_panels; ++p)
-      for (Index r = 0; r < rows; ++r) {
-        A* sums = m_.strip_sums(s) + (p * shape::rows + r) * shape::width;
-        softmax.visible_values(
-            r, m_.scores + r * shape::tile, [&](Index j) { return m_.values + p * panel + j * shape::width; },
-            shape::width, [&](Index c) -> A& { return sums[c]; });
-      }
   }
 
   void write(Index s) {
     const strip_rows rows = rows_of(s);
     const softmax_rows<A> state = m_.strip_state(s);
+    const Index channels = call_.v.head_dim;
+    A room[std::size_t(shape::width)];
     for (Index r = 0; r < rows.count; ++r) {
       const A* sums = m_.strip_sums(s) + r * shape::width;
       T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
-      for (Index c = 0; c < m_.value_dim; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, sums, state.sum[r], (std::min)(shape::width, m_.value_dim - c), out + c);
+      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+                       (std::min)(shape::width, channels - c), out + c);
       write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
                         state.sum[r]);
     }
@@ -254,7 +185,8 @@ class prefill_block {
   query_block block_;
   score_factors factors_;
   block_keys keys_;
-  prefill_scratch<T> m_;
+  prefill_state<A> m_;
+  Operands operands_;
   bool has_total_ = false;
 };
 

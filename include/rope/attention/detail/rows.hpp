@@ -174,24 +174,29 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, 
   }
 }
 
-/// Query heads [head, head + heads) of token i, times `factor`: channel d of head head + g goes to
-/// to[d * step] for {to, step} = place(g).
+/// Query heads [head, head + heads) of token i, rotated where the call rotates.
 template <class T, class Turn, class C>
-void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
-                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
-  const Index depth = call.q.head_dim;
-  const T* rows = call.q.at(b, i, head);
-  Index stride = call.q.head_stride;
+row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+                        const row_buffers<T>& buffers) {
   if constexpr (Turn::rotates) {
     rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
                                        query_positions_from{&call.rules, call.turn.row_of_zero, b, i},
                                        buffers.turned);
-    rows = buffers.turned;
-    stride = depth;
+    return {buffers.turned, call.q.head_dim};
+  } else {
+    return {call.q.at(b, i, head), call.q.head_stride};
   }
+}
+
+/// The same times `factor`: channel d of head head + g goes to to[d * step] for {to, step} = place(g).
+template <class T, class Turn, class C>
+void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
+  const Index depth = call.q.head_dim;
+  const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
   for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
-    const T* row = rows + g * stride;
+    const T* row = rows.rows + g * rows.stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
     if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
       for (Index d = 0; d < depth; ++d)

@@ -122,6 +122,11 @@ class tile_softmax {
   }
 
   const A* shrink() const { return shrink_; }
+  /// Whether row r sees key j of the tile.
+  bool sees(Index r, Index j) const {
+    const tile_range& range = met(r).range;
+    return range.first <= j && j < range.last && !(met(r).has_holes && hidden_[r][j]);
+  }
 
   /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
   /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.

@@ -50,7 +50,7 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
 #elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
 #endif
   return x;
 }

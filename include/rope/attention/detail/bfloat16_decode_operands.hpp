@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
+
+#include <algorithm>  // std::copy_n, std::fill_n, std::max
+
+#include <rope/attention/detail/bfloat16_streams.hpp>
+#include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/base/channels.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/simd/bfloat16_panels.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+
+/// What decoding multiplies as bfloat16, as in bfloat16_operands.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Turn>
+class bfloat16_decode_operands {
+  using T = Eigen::bfloat16;
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, T>;
+
+ public:
+  bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_pairs {};
+    struct decode_visible_sums {};
+    struct decode_turned {};
+    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
+    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + weight_stride));
+    weights_ = queries_ + of_.rows * of_.heads * depth;
+    visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
+    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, call.group()) * widest), nullptr};
+  }
+
+  void pack_queries(Index kv, Index t, double factor) {
+    factor_ = static_cast<float>(factor);
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    const row_block<T> rows = query_rows(call_, of_.b, t, kv * group, group, buffers_);
+    for (Index g = 0; g < group; ++g)
+      std::copy_n(rows.rows + g * rows.stride, depth, query(kv, t * group + g));
+  }
+  void clear_queries(Index kv, Index t) {
+    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, T(0.0f));
+  }
+
+  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
+    const Index count = keys.last - keys.first;
+    const auto block = read_keys<T>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows_of_pairs<group()>(query(kv, r), block, count, call_.q.head_dim, factor_,
+                                   scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, float* /*weights*/) {}
+
+  void add_values(Index kv, Index begin, const tile_range& keys, const float* weights, float* sums,
+                  stream_ahead& ahead) {
+    const value_pairs values =
+        pairs_with(keys, weights,
+                   read_values<T>(call_, of_.b, kv, begin + keys.first, keys.last - keys.first, buffers_));
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                   r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  /// Pages of an odd number of tokens part neighbours.
+  bool must_gather() const { return call_.v.page_size() % 2 == 1; }
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    for (Index j = hull.first; j < hull.last; ++j)
+      if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
+    return true;
+  }
+
+  /// The bits of add_values where every value is a number: what a row does not see is zero for it.
+  void add_visible_values(Index kv, Index begin, const float* weights, tile_softmax<float>& softmax,
+                          float* sums) {
+    const tile_range& hull = softmax.hull();
+    const Index channels = call_.v.head_dim;
+    const value_pairs values = pairs_with(hull, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < of_.rows; ++r) {
+      for (Index j = hull.first; j < hull.last; ++j) {
+        T* to = buffers_.turned + (j - hull.first) * channels;
+        if (softmax.sees(r, j))
+          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
+        else
+          std::fill_n(to, channels, T(0.0f));
+      }
+      std::fill_n(visible_sums_, channels, 0.0f);
+      value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
+      channels_map<float> of_row(sums + r * channels, channels);
+      if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
+      of_row += const_channels_map<float>(visible_sums_, channels);
+    }
+  }
+
+ private:
+  static constexpr Index weight_stride = shape::tile;
+
+  T* query(Index kv, Index row) const {
+    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
+  }
+
+  /// Values of keys [keys.first, keys.last) with the weights of every row, rounded.
+  value_pairs pairs_with(const tile_range& keys, const float* weights, const row_block<T>& values) {
+    for (Index r = 0; r < of_.rows; ++r) {
+      T* to = weights_ + r * weight_stride;
+      for (Index j = keys.first / shape::width * shape::width; j < keys.last; j += shape::width)
+        round_panel(weights + r * shape::tile + j, to + j);
+      if (keys.first % 2 == 1) to[keys.first - 1] = T(0.0f);
+      if (keys.last % 2 == 1) to[keys.last] = T(0.0f);
+    }
+    return {values, keys.first, keys.last, weights_, weight_stride};
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  float factor_ = 0;
+  T* queries_;           // [heads, rows, head_dim]
+  T* weights_;           // [rows, tile], of the part that is worked on
+  float* visible_sums_;  // [value_dim]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+
+#include <algorithm>  // std::fill_n, std::min, std::max
+
+#include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/prefill_operands.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/base/simd/bfloat16_panels.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+
+/// What a block of queries multiplies as bfloat16. Queries and keys are what they are in memory or what
+/// `rotate` makes of them, so the factor of scores comes behind their sum; weights are rounded.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Turn>
+class bfloat16_operands {
+  using T = Eigen::bfloat16;
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, T>;
+
+ public:
+  bfloat16_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2), value_dim_(call.v.head_dim) {
+    struct prefill_pairs {};
+    struct prefill_turned {};
+    const Index padded_values = shape::padded(value_dim_);
+    queries_ = workspace<prefill_pairs, T>(2 * strips * shape::rows * pairs_ +
+                                           shape::tile * (2 * pairs_ + padded_values + shape::rows));
+    keys_ = queries_ + 2 * strips * shape::rows * pairs_;
+    values_ = keys_ + 2 * shape::tile * pairs_;
+    weights_ = values_ + shape::tile * padded_values;
+    buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
+                                             (std::max)(call.k.head_dim, value_dim_)),
+                nullptr};
+  }
+
+  void pack_queries(Index t, double factor) {
+    factor_ = static_cast<float>(factor);
+    const row_block<T> rows =
+        query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
+    for (Index g = 0; g < block_.heads; ++g)
+      pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, query(t * block_.heads + g),
+                         2 * shape::rows);
+  }
+  void clear_query(Index row) {
+    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, T(0.0f));
+  }
+
+  void pack_tile(Index begin, Index count) {
+    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
+      const auto keys = read_keys<T>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      pack_pairs_transposed(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
+                            keys_ + 2 * ((n - column) * pairs_ + column));
+      pack_values(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
+    }
+    begin_ = begin;
+    count_ = count;
+  }
+
+  void score(Index s, const tile_range& hull, float* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel_of_pairs(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_, factor_,
+                           scores + n);
+  }
+
+  bool finite_values(Index count) const {
+    for (Index j = 0; j < count; ++j)
+      if (!all_finite(call_.v.at(block_.b, begin_ + j, block_.kv), value_dim_)) return false;
+    return true;
+  }
+  /// The neighbour of the first or last key of the hull has a weight of zero.
+  bool exceeds(const tile_range& hull) const {
+    return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
+  }
+
+  void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
+    round_weights(hull, weights);
+    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
+  }
+
+  /// With the bits of add_values where every value is a number.
+  void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
+    round_weights(softmax.hull(), weights);
+    for (Index c = 0; c < value_dim_; c += shape::width)
+      for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
+        for (Index place = 0; r < rows && place < shape::width; ++place)
+          sums[place] =
+              multiply_add(softmax.shrink()[r], sums[place], visible_sum(softmax, r, panel(c) + 2 * place));
+  }
+
+  static const float* in_order(const float* sums, float* room) {
+    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel(c)];
+    return room;
+  }
+
+ private:
+  T* query(Index row) const {
+    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
+  }
+  const T* panel(Index channel) const { return values_ + channel * shape::tile; }
+
+  /// Values [n, n + here) of the tile, two at a time; half a pair where a run of tokens ends.
+  void pack_values(Index n, Index here, const row_block<T>& rows) {
+    constexpr Index stride = shape::tile * shape::width;
+    for (Index j = 0; j < here;) {
+      const T* row = rows.rows + j * rows.stride;
+      T* to = values_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < here) {
+        pack_rows_of_pairs(row, row + rows.stride, value_dim_, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // no neighbour may come
+          for (Index c = 0; c < value_dim_; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, T(0.0f));
+        pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
+        ++j;
+      }
+    }
+  }
+
+  void round_weights(const tile_range& hull, const float* weights) {
+    for (Index r = 0; r < shape::rows; ++r) {
+      T* rounded_row = weights_ + r * shape::tile;
+      for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
+        round_panel(weights + r * shape::tile + j, rounded_row + j);
+      if (hull.first % 2 == 1) rounded_row[hull.first - 1] = T(0.0f);
+      if (hull.last % 2 == 1) rounded_row[hull.last] = T(0.0f);
+    }
+  }
+
+  /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
+  float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
+    const tile_range hull = softmax.hull();
+    const T* weights = weights_ + r * shape::tile;
+    float sum = 0;
+    for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
+      for (const Index j : {2 * pair + 1, 2 * pair})  // as multiply_add_pairs
+        if (softmax.sees(r, j))
+          sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
+    return sum;
+  }
+
+  const call_type& call_;
+  query_block block_;
+  Index pairs_, value_dim_, begin_ = 0, count_ = 0;
+  float factor_ = 0;
+  T* queries_;  // [strips, pairs, rows] of pairs
+  T* keys_;     // [tile / width, pairs, width] of pairs
+  T* values_;   // [value_panels, tile / 2, width] of pairs
+  T* weights_;  // [rows, tile]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+
+#include <algorithm>  // std::max, std::fill_n
+#include <type_traits>
+#include <utility>  // std::pair
+
+#include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/attention/detail/token_scales.hpp>
+#include <rope/base/channels.hpp>
+#include <rope/base/quantized_channels.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+
+/// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they
+/// are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries of key heads [first_head, first_head + heads) of row b: `rows` of each, tokens times group.
+struct decode_queries {
+  Index b, first_head, heads, rows;
+};
+
+template <class T, class Turn, class C>
+class decode_operands {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+  using key_type = loadable<typename call_type::turned>;
+  using value_type = loadable<C>;
+
+ public:
+  decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_numbers {};
+    struct decode_turned {};
+    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
+    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
+    buffers_.wide = queries_ + of_.rows * of_.heads * depth;
+    buffers_.turned = workspace<decode_turned, T>(copied);
+  }
+
+  /// Token t of the queries of head kv, times `factor`.
+  void pack_queries(Index kv, Index t, double factor) {
+    const Index group = call_.group();
+    read_queries(call_, of_.b, t, kv * group, group, static_cast<A>(factor), buffers_,
+                 [&](Index g) { return std::pair(query(kv, t * group + g), Index{1}); });
+  }
+  /// Zeros, where token t sees nothing.
+  void clear_queries(Index kv, Index t) {
+    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, A(0));
+  }
+
+  /// scores [rows, tile] of keys [keys.first, keys.last) of the tile. The first rows read a few keys from
+  /// memory, the others read them again from the cache.
+  void score(Index kv, Index begin, const tile_range& keys, A* scores, stream_ahead& ahead) {
+    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+    const auto block = read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows<A, group()>(query(kv, r), depth, block, count, depth, scores + r * shape::tile + keys.first,
+                             r == 0 ? &ahead : nullptr);
+    });
+    if constexpr (scales_apart<key_type>)
+      multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+  }
+
+  /// Makes weights what values are multiplied by: those of integers have their scales in them.
+  void scale_weights(Index kv, Index begin, const tile_range& hull, A* weights) const {
+    if constexpr (scales_apart<value_type>)
+      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, of_.rows);
+  }
+
+  /// sums [rows, value_dim] += weights [rows, tile] * values [keys.first, keys.last) of the tile
+  void add_values(Index kv, Index begin, const tile_range& keys, const A* weights, A* sums,
+                  stream_ahead& ahead) {
+    const Index count = keys.last - keys.first, channels = call_.v.head_dim;
+    const auto values = read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
+                             sums + r * channels, channels, r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  /// Whether values cannot be read from where they are.
+  static bool must_gather() { return false; }
+  /// Whether the values of the hull are numbers.
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    if constexpr (is_quantized<C>) {
+      return has_finite_scales(call_.v, of_.b, kv, begin, hull);
+    } else {
+      for (Index j = hull.first; j < hull.last; ++j)
+        if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
+      return true;
+    }
+  }
+
+  /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
+  void add_visible_values(Index kv, Index begin, const A* weights, tile_softmax<A>& softmax, A* sums) {
+    for (Index r = 0; r < of_.rows; ++r)
+      softmax.visible_values(
+          r, weights + r * shape::tile,
+          [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },
+          call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
+  }
+
+ private:
+  A* query(Index kv, Index row) const {
+    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  A* queries_;  // [heads, rows, head_dim]
+  row_buffers<T> buffers_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+#define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/quiet.hpp>
+#include <rope/config.hpp>
+
+/// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct bfloat16_pair {
+  Eigen::bfloat16 even, odd;
+};
+
+/// The sums of products of pairs in a register.
+using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
+
+template <class P>
+struct pair_lanes_of {
+  using type = bits_packet<P>;
+};
+template <>
+struct pair_lanes_of<float> {
+  using type = bfloat16_pair;
+};
+/// A pair for every lane of P, the even one in its lower half.
+template <class P>
+using pair_lanes = typename pair_lanes_of<P>::type;
+
+/// Pairs (from[0], from[1]), (from[2], from[3]), ...
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> load_neighbours(const Eigen::bfloat16* from) {
+  if constexpr (std::is_arithmetic_v<P>)
+    return {from[0], from[1]};
+  else
+    return load_bits<pair_lanes<P>>(from);
+}
+/// The pair (from[0], from[1]) in every lane.
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return {from[0], from[1]};
+  } else {
+    std::int32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return fill<pair_lanes<P>>(both);
+  }
+}
+
+/// The pairs of the first `count` channels, at most 2 * lanes<P>; zeros behind them.
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  if constexpr (sizeof(P) == 64) {
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    return pair_lanes<P>(_mm512_maskz_loadu_epi16(first, from));
+  } else
+#endif
+  {
+    Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
+    std::copy_n(from, count, padded);
+    return load_neighbours<P>(padded);
+  }
+}
+
+/// Pairs of the same channel of two tokens that are neighbours: of the even channels, and of the odd ones.
+template <class P>
+struct token_pairs {
+  pair_lanes<P> even, odd;
+};
+/// \param first, second  channels of two tokens, as load_neighbours gives them
+template <class P>
+EIGEN_ALWAYS_INLINE token_pairs<P> pairs_of_tokens(const pair_lanes<P>& first, const pair_lanes<P>& second) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  } else {
+    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u)), lower = fill<pair_lanes<P>>(0xffff);
+    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
+  }
+}
+
+/// The instruction of x86 takes numbers below 2^-126 as 0, and makes its results 0 there.
+inline float flushed_as_products(float x) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+#else
+  return x;
+#endif
+}
+/// a * b + sum. The product of two bfloat16 has no more digits than a float.
+inline float multiply_add_bfloat16(Eigen::bfloat16 a, Eigen::bfloat16 b, float sum) {
+  return flushed_as_products(multiply_add(flushed_as_products(static_cast<float>(a)),
+                                          flushed_as_products(static_cast<float>(b)),
+                                          flushed_as_products(sum)));
+}
+
+/// a.even * b.even + (a.odd * b.odd + sum) in every lane.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lanes<P>& b, const P& sum) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, sum));
+  } else {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+    static_assert(sizeof(P) == 64);
+    return P(_mm512_dpbf16_ps(__m512(sum), std::bit_cast<__m512bh>(__m512i(a)),
+                              std::bit_cast<__m512bh>(__m512i(b))));
+#else
+    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
+    const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
+    return multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+#endif
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
