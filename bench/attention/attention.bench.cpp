@@ -1,9 +1,9 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
 // values, rotation and options of attention beside the same attention without them, the backward pass beside
-// the loop of multiply-adds. Caches of 16-bit and 8-bit keys and values are decoded from beside a read of
-// their bytes. And the same attention written as Eigen products. Names: what/queries x keys x heads + key
-// heads x head_dim/threads.
+// the loop of multiply-adds, products in bfloat16 beside those in float. Caches of 16-bit and 8-bit keys and
+// values are decoded from beside a read of their bytes. And the same attention written as Eigen products.
+// Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
 #include "other_attention.hpp"
@@ -244,6 +244,27 @@ void option_beside_none(benchmark::State& state, shape s, const std::string& nam
       bench::beside::another_call);
 }
 
+/// The share is the time with products in float over that with products in bfloat16.
+void products_in_bfloat16(benchmark::State& state, shape s) {
+  const operands x(s, s.queries < s.keys);
+  const auto narrow = [](const storage<float>& wide) {
+    storage<Eigen::bfloat16> channels(wide.size());
+    for (std::size_t i = 0; i < wide.size(); ++i) channels[i] = Eigen::bfloat16(wide[i]);
+    return channels;
+  };
+  const auto like = [](const rope::head_view<float>& of, storage<Eigen::bfloat16>& channels) {
+    return rope::head_view<Eigen::bfloat16>{channels.data(), of.batch,      of.tokens,
+                                            of.heads,        of.head_dim,   of.batch_stride,
+                                            of.token_stride, of.head_stride};
+  };
+  auto q_ = narrow(x.q_), k_ = narrow(x.k_), v_ = narrow(x.v_), out_ = narrow(x.out_);
+  const auto q = like(x.q, q_), k = like(x.k, k_), v = like(x.v, v_), out = like(x.out, out_);
+  bench::beside_the_limit(
+      state, x.bytes() / 2, [&] { rope::attention(q, k, v, out); },
+      [&] { rope::attention(q, k, v, out, {.products = rope::product_precision::bfloat16}); },
+      bench::beside::another_call);
+}
+
 void add(const std::string& what, const shape& s, int threads, const auto& body) {
   const std::string name =
       what + "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
@@ -307,6 +328,9 @@ int main(int argc, char** argv) {
     const shape s = {1024, 1024, 8, 2, 128};
     add(std::string("option/") + option, s, 1, [=](state& of) { option_beside_none(of, s, option); });
   }
+  for (const shape& s : {llama, small, shape{512, 512, 8, 1, 128}, shape{64, 4096, 32, 8, 128},
+                         shape{1, 4096, 32, 8, 128}, shape{1, 16384, 32, 8, 128}, shape{1, 4096, 8, 8, 128}})
+    add("products_in_bfloat16", s, 1, [=](state& of) { products_in_bfloat16(of, s); });
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -23,7 +23,7 @@ inline namespace ROPE_ABI {
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.65 of
+  /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.7 of
   /// the time, elsewhere as long. Scores stay as exact as they are; each weight is rounded, by at most 2^-8
   /// of itself, so that an output may be off by 2^-8 sum_j w_ij |v_j| besides. Numbers below 2^-126 may count
   /// as 0. Gradients and probabilities are computed in full.
