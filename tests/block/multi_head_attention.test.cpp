@@ -353,6 +353,11 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
           [&] { block.cross(x, context, 2, out, table, 2, 0); });
   refused(range, m + "position 4 is outside the table's [0, 4)",
           [&] { block.cross(x, context, 2, out, table, 0, 1); });
+  refused(invalid, m + "products in bfloat16 need queries, keys, values and outputs of bfloat16", [&] {
+    auto options = self.options();
+    options.attention.products = product_precision::bfloat16;
+    multi_head_attention<double, half_split>(self.weights(), options);
+  });
   refused(invalid, m + "rotary_dim must not exceed head_dim, got 8 of 6",
           [&] { itself.forward(x, 2, out, wide); });
   refused(invalid, m + "ids must be [tokens] = 3 or [batch * tokens] = 6, got 2", [&] {
