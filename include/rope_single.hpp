@@ -7890,7 +7890,7 @@ class block_keys {
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
 
-#include <algorithm>  // std::max, std::fill_n
+#include <algorithm>  // std::max, std::min, std::fill_n
 #include <type_traits>
 #include <utility>  // std::pair
 
@@ -8187,9 +8187,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Queries of key heads [first_head, first_head + heads) of row b: `rows` of each, tokens times group.
+/// Queries of key heads [first_head, first_head + heads) of row b: of each, rows [first_row, first_row +
+/// rows) of its tokens times group.
 struct decode_queries {
-  Index b, first_head, heads, rows;
+  Index b, first_head, heads, first_row, rows;
+
+  /// The query heads of token t among them, counted in their group of `group`.
+  tile_range heads_of(Index t, Index group) const {
+    return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
+  }
 };
 
 template <class T, class Turn, class C>
@@ -8205,7 +8211,7 @@ class decode_operands {
     struct decode_numbers {};
     struct decode_turned {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
-    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    const Index copied = (std::max)(shape::tile, of_.rows) * widest;
     queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
     buffers_.wide = queries_ + of_.rows * of_.heads * depth;
     buffers_.turned = workspace<decode_turned, T>(copied);
@@ -8214,12 +8220,17 @@ class decode_operands {
   /// Token t of the queries of head kv, times `factor`.
   void pack_queries(Index kv, Index t, double factor) {
     const Index group = call_.group();
-    read_queries(call_, of_.b, t, kv * group, group, static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(kv, t * group + g), Index{1}); });
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    read_queries(
+        call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
+        [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
   }
   /// Zeros, where token t sees nothing.
   void clear_queries(Index kv, Index t) {
-    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, A(0));
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
   /// scores [rows, tile] of keys [keys.first, keys.last) of the tile. The first rows read a few keys from
@@ -8236,19 +8247,19 @@ class decode_operands {
   }
 
   /// Makes weights what values are multiplied by: those of integers have their scales in them.
-  void scale_weights(Index kv, Index begin, const tile_range& hull, A* weights) const {
+  void scale_weights(Index kv, Index begin, const tile_range& hull, Index rows, A* weights) const {
     if constexpr (scales_apart<value_type>)
-      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, of_.rows);
+      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows);
   }
 
   /// sums [rows, value_dim] += weights [rows, tile] * values [keys.first, keys.last) of the tile
-  void add_values(Index kv, Index begin, const tile_range& keys, const A* weights, A* sums,
-                  stream_ahead& ahead) {
+  void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const A* weights, A* sums,
+                  stream_ahead* ahead) {
     const Index count = keys.last - keys.first, channels = call_.v.head_dim;
     const auto values = read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+    for_groups_of_rows(rows, [&](auto group, Index r) {
       value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
-                             sums + r * channels, channels, r == 0 ? &ahead : nullptr);
+                             sums + r * channels, channels, r == 0 ? ahead : nullptr);
     });
   }
 
@@ -8266,8 +8277,9 @@ class decode_operands {
   }
 
   /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
-  void add_visible_values(Index kv, Index begin, const A* weights, tile_softmax<A>& softmax, A* sums) {
-    for (Index r = 0; r < of_.rows; ++r)
+  void add_visible_values(Index kv, Index begin, Index rows, const A* weights, tile_softmax<A>& softmax,
+                          A* sums) {
+    for (Index r = 0; r < rows; ++r)
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },
@@ -8509,18 +8521,24 @@ class bfloat16_decode_operands {
     queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + weight_stride));
     weights_ = queries_ + of_.rows * of_.heads * depth;
     visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
-    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, call.group()) * widest), nullptr};
+    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
   }
 
   void pack_queries(Index kv, Index t, double factor) {
     factor_ = static_cast<float>(factor);
     const Index group = call_.group(), depth = call_.q.head_dim;
-    const row_block<T> rows = query_rows(call_, of_.b, t, kv * group, group, buffers_);
-    for (Index g = 0; g < group; ++g)
-      std::copy_n(rows.rows + g * rows.stride, depth, query(kv, t * group + g));
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    const row_block<T> rows =
+        query_rows(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, buffers_);
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::copy_n(rows.rows + (g - heads.first) * rows.stride, depth,
+                  query(kv, t * group + g - of_.first_row));
   }
   void clear_queries(Index kv, Index t) {
-    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, T(0.0f));
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
   }
 
   void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
@@ -8532,21 +8550,23 @@ class bfloat16_decode_operands {
     });
   }
 
-  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, float* /*weights*/) {}
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, Index /*rows*/,
+                            float* /*weights*/) {}
 
-  void add_values(Index kv, Index begin, const tile_range& keys, const float* weights, float* sums,
-                  stream_ahead& ahead) {
+  void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const float* weights,
+                  float* sums, stream_ahead* ahead) {
     const value_pairs values =
-        pairs_with(keys, weights,
+        pairs_with(keys, rows, weights,
                    read_values<T>(call_, of_.b, kv, begin + keys.first, keys.last - keys.first, buffers_));
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+    for_groups_of_rows(rows, [&](auto group, Index r) {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                   r == 0 ? &ahead : nullptr);
+                                   r == 0 ? ahead : nullptr);
     });
   }
 
   /// Pages of an odd number of tokens part neighbours.
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
+
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     for (Index j = hull.first; j < hull.last; ++j)
       if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
@@ -8554,12 +8574,12 @@ class bfloat16_decode_operands {
   }
 
   /// The bits of add_values where every value is a number: what a row does not see is zero for it.
-  void add_visible_values(Index kv, Index begin, const float* weights, tile_softmax<float>& softmax,
-                          float* sums) {
+  void add_visible_values(Index kv, Index begin, Index rows, const float* weights,
+                          tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     const Index channels = call_.v.head_dim;
-    const value_pairs values = pairs_with(hull, weights, {buffers_.turned, channels});
-    for (Index r = 0; r < of_.rows; ++r) {
+    const value_pairs values = pairs_with(hull, rows, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < rows; ++r) {
       for (Index j = hull.first; j < hull.last; ++j) {
         T* to = buffers_.turned + (j - hull.first) * channels;
         if (softmax.sees(r, j))
@@ -8582,9 +8602,10 @@ class bfloat16_decode_operands {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
 
-  /// Values of keys [keys.first, keys.last) with the weights of every row, rounded.
-  value_pairs pairs_with(const tile_range& keys, const float* weights, const row_block<T>& values) {
-    for (Index r = 0; r < of_.rows; ++r) {
+  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
+  value_pairs pairs_with(const tile_range& keys, Index rows, const float* weights,
+                         const row_block<T>& values) {
+    for (Index r = 0; r < rows; ++r) {
       T* to = weights_ + r * weight_stride;
       for (Index j = keys.first / shape::width * shape::width; j < keys.last; j += shape::width)
         round_panel(weights + r * shape::tile + j, to + j);
@@ -9042,10 +9063,10 @@ struct decode_results {
   }
 };
 
-/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads), and the
-/// place of its results.
+/// Split `split` of the keys of row b, for rows [first_row, first_row + rows) of the queries of each of key
+/// heads [first_head, first_head + heads), and the place of its results.
 struct key_split {
-  Index b, split, place, first_head, heads;
+  Index b, split, place, first_head, heads, first_row, rows;
 };
 
 /// \tparam Operands  decode_operands, or bfloat16_decode_operands
@@ -9065,14 +9086,15 @@ class decode_split {
         first_head_(part.first_head),
         heads_(part.heads),
         factors_(call.rules),
-        rows_(call.q.tokens * call.group()),
+        first_row_(part.first_row),
+        rows_(part.rows),
         turn_((std::min)(tokens_of_turn(), call.k.run_from(0))),
-        operands_(call, {part.b, part.first_head, part.heads, rows_}) {
+        operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_care {};
     scores_ = workspace<decode_scores, A>(rows_ * heads_ * (shape::tile + call.v.head_dim));
     tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
-    careful_ = workspace<decode_care, char>(heads_);
+    careful_ = workspace<decode_care, char>(heads_ * strips());
   }
 
   void run() {
@@ -9131,19 +9153,44 @@ class decode_split {
     return j + (std::min)((std::min)(turn, call_.k.run_from(begin + j)), hull.last - j);
   }
 
-  strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
-  A* scores_of(Index kv) const { return scores_ + (kv - first_head_) * rows_ * shape::tile; }
-  A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
-  char& careful(Index kv) { return careful_[kv - first_head_]; }
-  A* sums_of(Index kv) const { return results_.sums_of(place_, kv * rows_); }
-  softmax_rows<A> state_of(Index kv) const { return results_.state_of(place_, kv * rows_); }
+  /// The rows of a head, in strips of as many as a softmax takes at a time.
+  Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
+  strip_rows rows_of(Index kv, Index strip) const {
+    const Index first = strip * shape::rows;
+    return {b_,
+            0,
+            kv * call_.group(),
+            call_.group(),
+            first_row_ + first,
+            (std::min)(Index{shape::rows}, rows_ - first)};
+  }
+  Index row_of(Index kv, Index strip) const {
+    return kv * call_.q.tokens * call_.group() + first_row_ + strip * shape::rows;
+  }
+  A* scores_of(Index kv, Index strip = 0) const {
+    return scores_ + ((kv - first_head_) * rows_ + strip * shape::rows) * shape::tile;
+  }
+  A* tile_sums_of(Index kv, Index strip = 0) const {
+    return tile_sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * call_.v.head_dim;
+  }
+  char& careful(Index kv, Index strip) { return careful_[(kv - first_head_) * strips() + strip]; }
+  A* sums_of(Index kv, Index strip = 0) const { return results_.sums_of(place_, row_of(kv, strip)); }
+  softmax_rows<A> state_of(Index kv, Index strip = 0) const {
+    return results_.state_of(place_, row_of(kv, strip));
+  }
+  /// Calls body(kv, strip) for every strip of heads [head, head + heads).
+  void for_each_strip(Index head, Index heads, const auto& body) const {
+    for (Index kv = head; kv < head + heads; ++kv)
+      for (Index strip = 0; strip < strips(); ++strip) body(kv, strip);
+  }
 
   void start(Index kv, const block_keys& keys) {
     const softmax_rows<A> state = state_of(kv);
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
-    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
+    for (Index strip = 0; split_ == 0 && strip < strips(); ++strip)
+      begin_softmax(call_.rules, rows_of(kv, strip), state_of(kv, strip));
     for (Index t = 0; t < call_.q.tokens; ++t)
       if (keys.of(t).empty())
         operands_.clear_queries(kv, t);
@@ -9165,16 +9212,7 @@ class decode_split {
         operands_.score(kv, begin, {j, next}, scores_of(kv), ahead);
       }
     }
-    for (Index kv = head; kv < head + heads; ++kv) {
-      tile_softmax<A> softmax(keys, rows_of(kv), hull);
-      softmax.run(scores_of(kv), factors_, state_of(kv));
-      operands_.scale_weights(kv, begin, hull, scores_of(kv));
-      careful(kv) = operands_.must_gather() || (softmax.hides() && !operands_.finite_values(kv, begin, hull));
-      if (careful(kv))
-        operands_.add_visible_values(kv, begin, scores_of(kv), softmax, sums_of(kv));
-      else
-        shrink(kv, softmax.shrink());
-    }
+    for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
     for (Index j = hull.first, next; j < hull.last; j = next) {
       next = turn_end(begin, j, hull);
       const token_source<C>& x = next == hull.last ? call_.k : call_.v;
@@ -9182,24 +9220,53 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
-        if (!careful(kv)) operands_.add_values(kv, begin, {j, next}, scores_of(kv), tile_sums_of(kv), ahead);
+        for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
+          if (!careful(kv, strip))
+            operands_.add_values(kv, begin, {j, next}, rows_of(kv, strip).count, scores_of(kv, strip),
+                                 tile_sums_of(kv, strip), strip == 0 ? &ahead : nullptr);
       }
     }
-    for (Index kv = head; kv < head + heads; ++kv)
-      if (!careful(kv)) add_tile_sums(kv);
+    for_each_strip(head, heads, [&](Index kv, Index strip) {
+      if (!careful(kv, strip)) add_tile_sums(kv, strip);
+    });
+  }
+
+  /// Makes the scores of a head weights; sums of strips whose values need care are complete then.
+  void find_weights(const block_keys& keys, Index kv) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
+    bool known = false, finite = true;
+    for (Index strip = 0; strip < strips(); ++strip) {
+      const strip_rows rows = rows_of(kv, strip);
+      tile_softmax<A> softmax(keys, rows, hull);
+      softmax.run(scores_of(kv, strip), factors_, state_of(kv, strip));
+      operands_.scale_weights(kv, begin, hull, rows.count, scores_of(kv, strip));
+      if (softmax.hides() && !known) {
+        known = true;
+        finite = operands_.finite_values(kv, begin, hull);
+      }
+      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
+      if (careful(kv, strip))
+        operands_.add_visible_values(kv, begin, rows.count, scores_of(kv, strip), softmax,
+                                     sums_of(kv, strip));
+      else
+        shrink(kv, strip, softmax.shrink());
+    }
   }
 
   /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
-  void shrink(Index kv, const A* factor) {
-    std::fill_n(tile_sums_of(kv), rows_ * call_.v.head_dim, A(0));
-    for (Index r = 0; r < rows_; ++r)
+  void shrink(Index kv, Index strip, const A* factor) {
+    const Index channels = call_.v.head_dim, rows = rows_of(kv, strip).count;
+    std::fill_n(tile_sums_of(kv, strip), rows * channels, A(0));
+    for (Index r = 0; r < rows; ++r)
       if (!equal(factor[r], A(1)))
-        channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
+        channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) *= factor[r];
   }
-  void add_tile_sums(Index kv) {
-    for (Index r = 0; r < rows_; ++r)
-      channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) +=
-          const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
+  void add_tile_sums(Index kv, Index strip) {
+    const Index channels = call_.v.head_dim;
+    for (Index r = 0; r < rows_of(kv, strip).count; ++r)
+      channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) +=
+          const_channels_map<A>(tile_sums_of(kv, strip) + r * channels, channels);
   }
 
   const call_type& call_;
@@ -9207,11 +9274,11 @@ class decode_split {
   decode_results<A> results_;
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
-  Index rows_, turn_;
+  Index first_row_, rows_, turn_;
   A* scores_;     // [heads, rows, tile]
   A* tile_sums_;  // [heads, rows, value_dim]
   Operands operands_;
-  char* careful_;  // [heads]: whether values are added key by key in this tile
+  char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.
@@ -9536,15 +9603,23 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
               wanted = available <= 1 ? 1 : tasks_per_thread * available;
   const Index heads = piece_of(call.k.heads, (std::min)(call.k.heads, (wanted + of_rows - 1) / of_rows)),
               parts = (call.k.heads + heads - 1) / heads;
-  parallel_tasks(threads, of_rows * parts, rows / parts * keys * (call.k.head_dim + channels),
+  const Index of_head = call.q.tokens * call.group(), strip = panel_shape<A>::rows,
+              cuts = (std::min)((of_head + strip - 1) / strip,
+                                (wanted + of_rows * parts - 1) / (of_rows * parts)),
+              rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
+              pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
+  parallel_tasks(threads, of_rows * pieces, rows / pieces * keys * (call.k.head_dim + channels),
                  [&](Index task) {
-                   const Index part = task % parts, place = task / parts;
+                   const Index place = task / pieces, part = task % pieces % parts,
+                               first_row = task % pieces / parts * rows_of_cut;
                    attend_split(call, results_from(0),
                                 {.b = splits.list[place].b,
                                  .split = splits.list[place].split,
                                  .place = place,
                                  .first_head = part * heads,
-                                 .heads = (std::min)(heads, call.k.heads - part * heads)});
+                                 .heads = (std::min)(heads, call.k.heads - part * heads),
+                                 .first_row = first_row,
+                                 .rows = (std::min)(rows_of_cut, of_head - first_row)});
                  });
   for (Index place = 0, next; place < splits.count; place = next) {
     const Index b = splits.list[place].b;
@@ -9553,12 +9628,20 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
+/// Rows of queries that read keys and values from where they are; for more it is worth packing them. Channels
+/// that are widened are so again for every four rows. (8192 keys of 128 channels, Zen 4, read and packed, in
+/// ms: float 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7; bfloat16 16 rows 1.3 and 1.5, 24
+/// rows 1.9 and 1.6.)
+template <class A, class C>
+inline constexpr Index most_decode_rows =
+    std::is_same_v<A, C> ? 4 * panel_shape<A>::rows : 3 * panel_shape<A>::rows / 2;
+
 /// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C>("attention", call.rules.options());
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
-  if (call.q.tokens * call.group() <= panel_shape<arithmetic<T>>::rows)
+  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>)
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);
@@ -10017,10 +10100,11 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most the rows of a strip, base/simd/panels.hpp) read each key and value once, from
-///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
-///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
-///            is kept until release_scratch(): no allocation once a call of the same size has been made
+///            at most 24 or 48, or 9 or 18 for narrow channels, as registers are 16 or 32) read each key and
+///            value once, from where they are; more are cut into blocks of 512 rows. Scratch memory of a
+///            thread does not depend on the number of tokens, but for a row of sums per 1024 keys where
+///            queries are few; it is kept until release_scratch(): no allocation once a call of the same size
+///            has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)

@@ -39,18 +39,24 @@ class bfloat16_decode_operands {
     queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + weight_stride));
     weights_ = queries_ + of_.rows * of_.heads * depth;
     visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
-    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, call.group()) * widest), nullptr};
+    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
   }
 
   void pack_queries(Index kv, Index t, double factor) {
     factor_ = static_cast<float>(factor);
     const Index group = call_.group(), depth = call_.q.head_dim;
-    const row_block<T> rows = query_rows(call_, of_.b, t, kv * group, group, buffers_);
-    for (Index g = 0; g < group; ++g)
-      std::copy_n(rows.rows + g * rows.stride, depth, query(kv, t * group + g));
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    const row_block<T> rows =
+        query_rows(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, buffers_);
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::copy_n(rows.rows + (g - heads.first) * rows.stride, depth,
+                  query(kv, t * group + g - of_.first_row));
   }
   void clear_queries(Index kv, Index t) {
-    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, T(0.0f));
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
   }
 
   void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
@@ -62,21 +68,23 @@ class bfloat16_decode_operands {
     });
   }
 
-  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, float* /*weights*/) {}
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, Index /*rows*/,
+                            float* /*weights*/) {}
 
-  void add_values(Index kv, Index begin, const tile_range& keys, const float* weights, float* sums,
-                  stream_ahead& ahead) {
+  void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const float* weights,
+                  float* sums, stream_ahead* ahead) {
     const value_pairs values =
-        pairs_with(keys, weights,
+        pairs_with(keys, rows, weights,
                    read_values<T>(call_, of_.b, kv, begin + keys.first, keys.last - keys.first, buffers_));
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+    for_groups_of_rows(rows, [&](auto group, Index r) {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                   r == 0 ? &ahead : nullptr);
+                                   r == 0 ? ahead : nullptr);
     });
   }
 
   /// Pages of an odd number of tokens part neighbours.
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
+
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     for (Index j = hull.first; j < hull.last; ++j)
       if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
@@ -84,12 +92,12 @@ class bfloat16_decode_operands {
   }
 
   /// The bits of add_values where every value is a number: what a row does not see is zero for it.
-  void add_visible_values(Index kv, Index begin, const float* weights, tile_softmax<float>& softmax,
-                          float* sums) {
+  void add_visible_values(Index kv, Index begin, Index rows, const float* weights,
+                          tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     const Index channels = call_.v.head_dim;
-    const value_pairs values = pairs_with(hull, weights, {buffers_.turned, channels});
-    for (Index r = 0; r < of_.rows; ++r) {
+    const value_pairs values = pairs_with(hull, rows, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < rows; ++r) {
       for (Index j = hull.first; j < hull.last; ++j) {
         T* to = buffers_.turned + (j - hull.first) * channels;
         if (softmax.sees(r, j))
@@ -112,9 +120,10 @@ class bfloat16_decode_operands {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
 
-  /// Values of keys [keys.first, keys.last) with the weights of every row, rounded.
-  value_pairs pairs_with(const tile_range& keys, const float* weights, const row_block<T>& values) {
-    for (Index r = 0; r < of_.rows; ++r) {
+  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
+  value_pairs pairs_with(const tile_range& keys, Index rows, const float* weights,
+                         const row_block<T>& values) {
+    for (Index r = 0; r < rows; ++r) {
       T* to = weights_ + r * weight_stride;
       for (Index j = keys.first / shape::width * shape::width; j < keys.last; j += shape::width)
         round_panel(weights + r * shape::tile + j, to + j);

@@ -45,10 +45,10 @@ struct decode_results {
   }
 };
 
-/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads), and the
-/// place of its results.
+/// Split `split` of the keys of row b, for rows [first_row, first_row + rows) of the queries of each of key
+/// heads [first_head, first_head + heads), and the place of its results.
 struct key_split {
-  Index b, split, place, first_head, heads;
+  Index b, split, place, first_head, heads, first_row, rows;
 };
 
 /// \tparam Operands  decode_operands, or bfloat16_decode_operands
@@ -68,14 +68,15 @@ class decode_split {
         first_head_(part.first_head),
         heads_(part.heads),
         factors_(call.rules),
-        rows_(call.q.tokens * call.group()),
+        first_row_(part.first_row),
+        rows_(part.rows),
         turn_((std::min)(tokens_of_turn(), call.k.run_from(0))),
-        operands_(call, {part.b, part.first_head, part.heads, rows_}) {
+        operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_care {};
     scores_ = workspace<decode_scores, A>(rows_ * heads_ * (shape::tile + call.v.head_dim));
     tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
-    careful_ = workspace<decode_care, char>(heads_);
+    careful_ = workspace<decode_care, char>(heads_ * strips());
   }
 
   void run() {
@@ -134,19 +135,44 @@ class decode_split {
     return j + (std::min)((std::min)(turn, call_.k.run_from(begin + j)), hull.last - j);
   }
 
-  strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
-  A* scores_of(Index kv) const { return scores_ + (kv - first_head_) * rows_ * shape::tile; }
-  A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
-  char& careful(Index kv) { return careful_[kv - first_head_]; }
-  A* sums_of(Index kv) const { return results_.sums_of(place_, kv * rows_); }
-  softmax_rows<A> state_of(Index kv) const { return results_.state_of(place_, kv * rows_); }
+  /// The rows of a head, in strips of as many as a softmax takes at a time.
+  Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
+  strip_rows rows_of(Index kv, Index strip) const {
+    const Index first = strip * shape::rows;
+    return {b_,
+            0,
+            kv * call_.group(),
+            call_.group(),
+            first_row_ + first,
+            (std::min)(Index{shape::rows}, rows_ - first)};
+  }
+  Index row_of(Index kv, Index strip) const {
+    return kv * call_.q.tokens * call_.group() + first_row_ + strip * shape::rows;
+  }
+  A* scores_of(Index kv, Index strip = 0) const {
+    return scores_ + ((kv - first_head_) * rows_ + strip * shape::rows) * shape::tile;
+  }
+  A* tile_sums_of(Index kv, Index strip = 0) const {
+    return tile_sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * call_.v.head_dim;
+  }
+  char& careful(Index kv, Index strip) { return careful_[(kv - first_head_) * strips() + strip]; }
+  A* sums_of(Index kv, Index strip = 0) const { return results_.sums_of(place_, row_of(kv, strip)); }
+  softmax_rows<A> state_of(Index kv, Index strip = 0) const {
+    return results_.state_of(place_, row_of(kv, strip));
+  }
+  /// Calls body(kv, strip) for every strip of heads [head, head + heads).
+  void for_each_strip(Index head, Index heads, const auto& body) const {
+    for (Index kv = head; kv < head + heads; ++kv)
+      for (Index strip = 0; strip < strips(); ++strip) body(kv, strip);
+  }
 
   void start(Index kv, const block_keys& keys) {
     const softmax_rows<A> state = state_of(kv);
     std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
     std::fill(state.maximum, state.maximum + rows_, A(0));
     std::fill(state.sum, state.sum + rows_, A(0));
-    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
+    for (Index strip = 0; split_ == 0 && strip < strips(); ++strip)
+      begin_softmax(call_.rules, rows_of(kv, strip), state_of(kv, strip));
     for (Index t = 0; t < call_.q.tokens; ++t)
       if (keys.of(t).empty())
         operands_.clear_queries(kv, t);
@@ -168,16 +194,7 @@ class decode_split {
         operands_.score(kv, begin, {j, next}, scores_of(kv), ahead);
       }
     }
-    for (Index kv = head; kv < head + heads; ++kv) {
-      tile_softmax<A> softmax(keys, rows_of(kv), hull);
-      softmax.run(scores_of(kv), factors_, state_of(kv));
-      operands_.scale_weights(kv, begin, hull, scores_of(kv));
-      careful(kv) = operands_.must_gather() || (softmax.hides() && !operands_.finite_values(kv, begin, hull));
-      if (careful(kv))
-        operands_.add_visible_values(kv, begin, scores_of(kv), softmax, sums_of(kv));
-      else
-        shrink(kv, softmax.shrink());
-    }
+    for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
     for (Index j = hull.first, next; j < hull.last; j = next) {
       next = turn_end(begin, j, hull);
       const token_source<C>& x = next == hull.last ? call_.k : call_.v;
@@ -185,24 +202,53 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
-        if (!careful(kv)) operands_.add_values(kv, begin, {j, next}, scores_of(kv), tile_sums_of(kv), ahead);
+        for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
+          if (!careful(kv, strip))
+            operands_.add_values(kv, begin, {j, next}, rows_of(kv, strip).count, scores_of(kv, strip),
+                                 tile_sums_of(kv, strip), strip == 0 ? &ahead : nullptr);
       }
     }
-    for (Index kv = head; kv < head + heads; ++kv)
-      if (!careful(kv)) add_tile_sums(kv);
+    for_each_strip(head, heads, [&](Index kv, Index strip) {
+      if (!careful(kv, strip)) add_tile_sums(kv, strip);
+    });
+  }
+
+  /// Makes the scores of a head weights; sums of strips whose values need care are complete then.
+  void find_weights(const block_keys& keys, Index kv) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
+    bool known = false, finite = true;
+    for (Index strip = 0; strip < strips(); ++strip) {
+      const strip_rows rows = rows_of(kv, strip);
+      tile_softmax<A> softmax(keys, rows, hull);
+      softmax.run(scores_of(kv, strip), factors_, state_of(kv, strip));
+      operands_.scale_weights(kv, begin, hull, rows.count, scores_of(kv, strip));
+      if (softmax.hides() && !known) {
+        known = true;
+        finite = operands_.finite_values(kv, begin, hull);
+      }
+      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
+      if (careful(kv, strip))
+        operands_.add_visible_values(kv, begin, rows.count, scores_of(kv, strip), softmax,
+                                     sums_of(kv, strip));
+      else
+        shrink(kv, strip, softmax.shrink());
+    }
   }
 
   /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
-  void shrink(Index kv, const A* factor) {
-    std::fill_n(tile_sums_of(kv), rows_ * call_.v.head_dim, A(0));
-    for (Index r = 0; r < rows_; ++r)
+  void shrink(Index kv, Index strip, const A* factor) {
+    const Index channels = call_.v.head_dim, rows = rows_of(kv, strip).count;
+    std::fill_n(tile_sums_of(kv, strip), rows * channels, A(0));
+    for (Index r = 0; r < rows; ++r)
       if (!equal(factor[r], A(1)))
-        channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
+        channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) *= factor[r];
   }
-  void add_tile_sums(Index kv) {
-    for (Index r = 0; r < rows_; ++r)
-      channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) +=
-          const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
+  void add_tile_sums(Index kv, Index strip) {
+    const Index channels = call_.v.head_dim;
+    for (Index r = 0; r < rows_of(kv, strip).count; ++r)
+      channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) +=
+          const_channels_map<A>(tile_sums_of(kv, strip) + r * channels, channels);
   }
 
   const call_type& call_;
@@ -210,11 +256,11 @@ class decode_split {
   decode_results<A> results_;
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
-  Index rows_, turn_;
+  Index first_row_, rows_, turn_;
   A* scores_;     // [heads, rows, tile]
   A* tile_sums_;  // [heads, rows, value_dim]
   Operands operands_;
-  char* careful_;  // [heads]: whether values are added key by key in this tile
+  char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
 
-#include <algorithm>  // std::max, std::fill_n
+#include <algorithm>  // std::max, std::min, std::fill_n
 #include <type_traits>
 #include <utility>  // std::pair
 
@@ -25,9 +25,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Queries of key heads [first_head, first_head + heads) of row b: `rows` of each, tokens times group.
+/// Queries of key heads [first_head, first_head + heads) of row b: of each, rows [first_row, first_row +
+/// rows) of its tokens times group.
 struct decode_queries {
-  Index b, first_head, heads, rows;
+  Index b, first_head, heads, first_row, rows;
+
+  /// The query heads of token t among them, counted in their group of `group`.
+  tile_range heads_of(Index t, Index group) const {
+    return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
+  }
 };
 
 template <class T, class Turn, class C>
@@ -43,7 +49,7 @@ class decode_operands {
     struct decode_numbers {};
     struct decode_turned {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
-    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    const Index copied = (std::max)(shape::tile, of_.rows) * widest;
     queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
     buffers_.wide = queries_ + of_.rows * of_.heads * depth;
     buffers_.turned = workspace<decode_turned, T>(copied);
@@ -52,12 +58,17 @@ class decode_operands {
   /// Token t of the queries of head kv, times `factor`.
   void pack_queries(Index kv, Index t, double factor) {
     const Index group = call_.group();
-    read_queries(call_, of_.b, t, kv * group, group, static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(kv, t * group + g), Index{1}); });
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    read_queries(
+        call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
+        [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
   }
   /// Zeros, where token t sees nothing.
   void clear_queries(Index kv, Index t) {
-    std::fill_n(query(kv, t * call_.group()), call_.group() * call_.q.head_dim, A(0));
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
   /// scores [rows, tile] of keys [keys.first, keys.last) of the tile. The first rows read a few keys from
@@ -74,19 +85,19 @@ class decode_operands {
   }
 
   /// Makes weights what values are multiplied by: those of integers have their scales in them.
-  void scale_weights(Index kv, Index begin, const tile_range& hull, A* weights) const {
+  void scale_weights(Index kv, Index begin, const tile_range& hull, Index rows, A* weights) const {
     if constexpr (scales_apart<value_type>)
-      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, of_.rows);
+      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows);
   }
 
   /// sums [rows, value_dim] += weights [rows, tile] * values [keys.first, keys.last) of the tile
-  void add_values(Index kv, Index begin, const tile_range& keys, const A* weights, A* sums,
-                  stream_ahead& ahead) {
+  void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const A* weights, A* sums,
+                  stream_ahead* ahead) {
     const Index count = keys.last - keys.first, channels = call_.v.head_dim;
     const auto values = read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+    for_groups_of_rows(rows, [&](auto group, Index r) {
       value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
-                             sums + r * channels, channels, r == 0 ? &ahead : nullptr);
+                             sums + r * channels, channels, r == 0 ? ahead : nullptr);
     });
   }
 
@@ -104,8 +115,9 @@ class decode_operands {
   }
 
   /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
-  void add_visible_values(Index kv, Index begin, const A* weights, tile_softmax<A>& softmax, A* sums) {
-    for (Index r = 0; r < of_.rows; ++r)
+  void add_visible_values(Index kv, Index begin, Index rows, const A* weights, tile_softmax<A>& softmax,
+                          A* sums) {
+    for (Index r = 0; r < rows; ++r)
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },
