@@ -141,7 +141,10 @@ inline void pack_strided_pairs(const Eigen::bfloat16* row, Index depth, Eigen::b
                                Index packed_stride) {
   for (; depth > 1; depth -= 2, row += 2, packed += packed_stride)
     std::memcpy(static_cast<void*>(packed), row, sizeof(bfloat16_pair));
-  if (depth == 1) packed[0] = row[0], packed[1] = Eigen::bfloat16(0.0f);
+  if (depth == 1) {
+    packed[0] = row[0];
+    packed[1] = Eigen::bfloat16(0.0f);
+  }
 }
 
 /// Where channel c of a panel of values is among its `width` places: the even ones first, then the odd ones,
