@@ -23984,9 +23984,12 @@ struct hugging_face_record {
   // in a file of the text model alone.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
-  Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
-  bool last_channels = false;  // the channels that turn come last in a head
-  bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
+  bool last_channels = false;   // the channels that turn come last in a head
+  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  bool even_channels = false;   // an odd share of a head is rounded down
+  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
+  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;  // false: layers of all other types have no attention
@@ -24215,8 +24218,19 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .sliding_window = 128,
        .sink_logits = true,
        .note = "layers that slide, and no others, have sink logits, and they have twice num_key_value_heads"},
-      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
-      {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "modernbert",
+       .base = 160000,
+       .local_base = 10000,
+       .scaling_slides = true,
+       .theta_unread = true,
+       .full_every = 3,
+       .causal = false},
+      {.architecture = "modernbertdecoder",
+       .base = 160000,
+       .local_base = 10000,
+       .scaling_slides = true,
+       .theta_unread = true,
+       .full_every = 3},
       {.architecture = "museglimmer",
        .head_dim = 128,
        .form = base_per_layer,
@@ -24360,8 +24374,8 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "glmmoedsa", .layout = interleaved, .indexer = first_interleaved},
       {.architecture = "glmocr", .layout = interleaved},
       {.architecture = "gptj", .layout = interleaved},
-      {.architecture = "gptneox", .partial_rotary_factor = 0.25},
-      {.architecture = "gptneoxjapanese"},
+      {.architecture = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
+      {.architecture = "gptneoxjapanese", .theta_unread = true},
       {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granite4vision", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
@@ -24400,8 +24414,14 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
-      {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
-      {.architecture = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
+      {.architecture = "moonshine",
+       .layout = interleaved,
+       .partial_rotary_factor = 0.9,
+       .even_channels = true},
+      {.architecture = "moonshinestreaming",
+       .layout = interleaved,
+       .partial_rotary_factor = 0.8,
+       .even_channels = true},
       {.architecture = "moshi"},
       {.architecture = "museglimmerassistant", .base = 500000, .head_dim = 128},
       {.architecture = "nanochat", .base = 0, .backwards = true},
@@ -24480,7 +24500,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .mrope_interleaved = true,
        .mrope_side = 20},
       {.architecture = "roformer", .layout = interleaved, .causal = false},
-      {.architecture = "seedoss"},
+      {.architecture = "seedoss", .head_dim = 128},
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
       {.architecture = "starcoder2", .slides = every},
@@ -24957,7 +24977,7 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,
-                    double default_factor) {
+                    const hugging_face_record& defaults, double default_factor) {
   if (head.latent) return head.window;
   Index rotary_dim = head.window;
   json_reader<J>* reader = &text;
@@ -24977,6 +24997,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
         break;
       }
     rotary_dim = static_cast<Index>(static_cast<double>(head.window) * factor);
+    if (defaults.even_channels) rotary_dim -= rotary_dim % 2;
   }
   if (rotary_dim > head.head_dim)
     reader->refuse(key, "must not be above head_dim, " + std::to_string(head.head_dim) + ", got " +
@@ -25431,10 +25452,10 @@ class hugging_face_group_maker {
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, terms);
-    const Index rotary_dim =
-        type == "proportional"
-            ? head.window
-            : rotary_dim_of(text_, rope, head, terms.factor.value_or(defaults_.partial_rotary_factor));
+    const Index rotary_dim = type == "proportional"
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_,
+                                                 terms.factor.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
@@ -25537,7 +25558,8 @@ class hugging_face_group_maker {
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms) {
     std::optional<double> beside;  // a list of Step 3.5 is in the terms
-    if (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta"))
+    if (!defaults_.theta_unread &&
+        (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta")))
       beside = text_.number("rope_theta", range::above_one);
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
@@ -25789,26 +25811,42 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
+    const auto local = local_base();
     if (given && add_nested_groups(*given, path)) return;
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
-    auto local = text_.number("rope_local_base_freq", range::above_one);
-    if (!local) local = text_.number("local_rope_theta", range::above_one);
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
+    if (given && !old && defaults_.local_base > 0) refuse_flat_dictionary();
     maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
-    maker_.add("sliding_attention", nullptr, path,
+    maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
   }
 
  private:
+  /// The base beside the dictionaries of layers that slide.
+  std::optional<double> local_base() {
+    const auto local = text_.number("rope_local_base_freq", range::above_one);
+    return local ? local : text_.number("local_rope_theta", range::above_one);
+  }
+
+  /// The base of a dictionary of that type without rope_theta, where the architecture has two.
+  group_terms terms_of(const std::string& type, const J& given) {
+    if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
+    if (type == defaults_.full_type) return {.base = text_.number("global_rope_theta", range::above_one)};
+    const auto local = local_base();
+    return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
+  }
+
   /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
-    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters."))
-      text_.refuse("rope_parameters",
-                   "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
+    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
+  }
+  void refuse_flat_dictionary() const {
+    text_.refuse("rope_parameters",
+                 "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
@@ -25950,7 +25988,9 @@ class hugging_face_groups {
       }
       nested = true;
       check_name(key, path.substr(0, path.size() - 1));
-      maker_.add(key, &item.value(), path + key + ".");
+      const bool has_base = defaults_.form == dictionary_form::per_type;
+      maker_.add(key, &item.value(), path + key + ".",
+                 has_base ? group_terms{} : terms_of(key, item.value()));
     }
     if (!nested) return false;
     for (const std::string& key : unturned) leave_out(key);

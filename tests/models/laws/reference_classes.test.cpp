@@ -69,6 +69,13 @@ std::string difference(const json& record, const json& file) {
   if (expect.contains("all"))
     for (const rope::layer_group& group : model.groups)
       found += difference(&group, group.layer_type, expect.at("all"), latent);
+  // Gemma 4 has heads of another width too.
+  bool has_width = config.value("head_dim", json()).is_null() || latent;
+  for (const rope::layer_group& group : model.groups)
+    has_width = has_width || json(group.head_dim) == config.at("head_dim");
+  if (!has_width)
+    found += "heads have " + std::to_string(model.groups.front().head_dim) +
+             " channels, those of the class " + config.at("head_dim").dump() + "; ";
   const json groups = expect.value("groups", json::object());
   const json names = {{"main", "sliding_attention"}, {"compress", "compressed_sparse_attention"}};
   for (const auto& item : groups.items())

@@ -164,7 +164,7 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,
-                    double default_factor) {
+                    const hugging_face_record& defaults, double default_factor) {
   if (head.latent) return head.window;
   Index rotary_dim = head.window;
   json_reader<J>* reader = &text;
@@ -184,6 +184,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
         break;
       }
     rotary_dim = static_cast<Index>(static_cast<double>(head.window) * factor);
+    if (defaults.even_channels) rotary_dim -= rotary_dim % 2;
   }
   if (rotary_dim > head.head_dim)
     reader->refuse(key, "must not be above head_dim, " + std::to_string(head.head_dim) + ", got " +

@@ -56,10 +56,10 @@ class hugging_face_group_maker {
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, terms);
-    const Index rotary_dim =
-        type == "proportional"
-            ? head.window
-            : rotary_dim_of(text_, rope, head, terms.factor.value_or(defaults_.partial_rotary_factor));
+    const Index rotary_dim = type == "proportional"
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_,
+                                                 terms.factor.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
@@ -162,7 +162,8 @@ class hugging_face_group_maker {
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms) {
     std::optional<double> beside;  // a list of Step 3.5 is in the terms
-    if (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta"))
+    if (!defaults_.theta_unread &&
+        (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta")))
       beside = text_.number("rope_theta", range::above_one);
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX

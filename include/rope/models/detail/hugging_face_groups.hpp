@@ -48,26 +48,42 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
+    const auto local = local_base();
     if (given && add_nested_groups(*given, path)) return;
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
-    auto local = text_.number("rope_local_base_freq", range::above_one);
-    if (!local) local = text_.number("local_rope_theta", range::above_one);
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
+    if (given && !old && defaults_.local_base > 0) refuse_flat_dictionary();
     maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
-    maker_.add("sliding_attention", nullptr, path,
+    maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
   }
 
  private:
+  /// The base beside the dictionaries of layers that slide.
+  std::optional<double> local_base() {
+    const auto local = text_.number("rope_local_base_freq", range::above_one);
+    return local ? local : text_.number("local_rope_theta", range::above_one);
+  }
+
+  /// The base of a dictionary of that type without rope_theta, where the architecture has two.
+  group_terms terms_of(const std::string& type, const J& given) {
+    if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
+    if (type == defaults_.full_type) return {.base = text_.number("global_rope_theta", range::above_one)};
+    const auto local = local_base();
+    return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
+  }
+
   /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
-    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters."))
-      text_.refuse("rope_parameters",
-                   "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
+    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
+  }
+  void refuse_flat_dictionary() const {
+    text_.refuse("rope_parameters",
+                 "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
@@ -209,7 +225,9 @@ class hugging_face_groups {
       }
       nested = true;
       check_name(key, path.substr(0, path.size() - 1));
-      maker_.add(key, &item.value(), path + key + ".");
+      const bool has_base = defaults_.form == dictionary_form::per_type;
+      maker_.add(key, &item.value(), path + key + ".",
+                 has_base ? group_terms{} : terms_of(key, item.value()));
     }
     if (!nested) return false;
     for (const std::string& key : unturned) leave_out(key);

@@ -63,9 +63,12 @@ struct hugging_face_record {
   // in a file of the text model alone.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
-  Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
-  bool last_channels = false;  // the channels that turn come last in a head
-  bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
+  bool last_channels = false;   // the channels that turn come last in a head
+  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  bool even_channels = false;   // an odd share of a head is rounded down
+  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
+  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;  // false: layers of all other types have no attention
