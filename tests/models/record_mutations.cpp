@@ -7,6 +7,7 @@
 #include <sstream>
 #include <type_traits>
 
+#include "laws/probes.test.cpp"
 #include "laws/records.test.cpp"
 #include "record_fields.inc"
 
@@ -68,6 +69,17 @@ bool is_noticed(const std::vector<const json*>& files) {
   return false;
 }
 
+/// Whether a probe finds an architecture otherwise than it must be.
+bool is_noticed_by_a_probe(const std::string& format, const std::string& architecture) {
+  static const json file = probes::file_of("probes");
+  static const std::map<std::string, std::set<std::string>> asked = {
+      {"gguf", probes::architectures_of("gguf")}, {"hugging_face", probes::architectures_of("hugging_face")}};
+  if (asked.at(format).count(architecture) == 0) return false;
+  for (const json& probe : file.at(format).at("probes"))
+    if (!probes::finding(format, file.at(format), probe, architecture).empty()) return true;
+  return false;
+}
+
 template <class Record>
 void ask(const char* format, const std::map<std::string, std::set<std::string>>& written,
          Record& (*named)(const std::string&), const json& files) {
@@ -80,7 +92,7 @@ void ask(const char* format, const std::map<std::string, std::set<std::string>>&
                [&, architecture = architecture, fields = fields](const std::string& name, auto& field) {
                  const auto before = field;
                  change_of(name, field);
-                 const bool noticed = is_noticed(own);
+                 const bool noticed = is_noticed(own) || is_noticed_by_a_probe(format, architecture);
                  field = before;
                  std::cout << "mutant " << format << " " << architecture << " " << name << " "
                            << (fields.count(name) ? "written " : "default ")
