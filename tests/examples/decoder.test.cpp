@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The decoder of examples/generate_text.cpp beside logits that Hugging Face transformers' own classes made of the same
-// weights: logits/*.json, recorded by record_logits.py.
+// weights: recorded/logits/, made by record_logits.py there.
 #include "../../examples/decoder.hpp"
 
 #include <unistd.h>

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_TINY_MODEL_HPP
 #define ROPE_TESTS_TINY_MODEL_HPP
 
-/// The tiny models of logits/*.json: their weights are a formula of name and index, record_logits.py has the same.
+/// The tiny models of recorded/logits/: their weights are a formula of name and index, record_logits.py has the same.
 
 #include <Eigen/Core>
 #include <cstddef>
@@ -11,18 +11,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/recorded.hpp"
+
 namespace testing {
 
-inline nlohmann::json recorded_logits(const std::string& family) {
-  const std::string path = ROPE_TEST_CONFIGS "/../../tests/examples/logits/" + family + ".json";
-  std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
-  return nlohmann::json::parse(file);
-}
+inline nlohmann::json recorded_logits(const std::string& family) { return recorded("logits/" + family); }
 
 /// Element i of a tensor: a whole number from -64 to 63 times a power of two, so that float, bfloat16 and half hold
 /// it as it is.

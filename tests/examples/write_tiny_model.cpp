@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// write_tiny_model FAMILY FOLDER [tokenizer.model]: a tiny model of logits/FAMILY.json as a folder that generate_text
+// write_tiny_model FAMILY FOLDER [tokenizer.model]: a tiny model of recorded/logits/FAMILY.json as a folder that generate_text
 // reads; with a tokenizer of SentencePiece, if asked for, and as many rows of embeddings as that has pieces.
 #include <cstdio>
 #include <exception>

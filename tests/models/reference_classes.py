@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes records/transformers_classes.json: what the configuration classes of Hugging Face transformers make of themselves.
+"""Writes ../recorded/models/transformers_classes.json: what the configuration classes of Hugging Face transformers make of themselves.
 
     python3 tests/models/reference_classes.py [file to write]
 
@@ -7,7 +7,7 @@ Needs an installed transformers, or its folder src in PYTHONPATH; PyTorch is not
 choose by model_type, and that has rope_parameters once it is made without arguments, it stores the file that the class writes,
 without the keys that have nothing to do with attention, and what the class itself says of its rotation: the base, the rule and
 the share of the channels, per layer type where the dictionary is nested, and the type of every layer. Which two channels are a
-pair, and what scores are multiplied by, is in the modeling files: see reference_records.py and records/hugging_face.json.
+pair, and what scores are multiplied by, is in the modeling files: see reference_records.py and recorded/models/hugging_face.json.
 
 laws/reference_classes.test.cpp imports each of these files and compares. Deterministic: nothing depends on time or machine.
 """
@@ -100,7 +100,7 @@ def main():
         if expect.get("layers") == written.get("layer_types"):
             expect.pop("layers", None)  # the file says them
         records.append({"config": written, "kind": kind, "expect": expect})
-    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "records", "transformers_classes.json")
+    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../recorded/models", "transformers_classes.json")
     with open(out, "w") as file:
         file.write('{\n  "source": "Hugging Face transformers %s, configuration classes made without arguments",\n' %
                    transformers.__version__)

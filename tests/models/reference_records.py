@@ -7,7 +7,7 @@
 Reads the sources as text, so that neither PyTorch nor a compiler is needed; where `import transformers` works, the folder may be
 left out. Of transformers it reads the layout (rotate_half and its kin), the default base, head_dim and partial_rotary_factor of
 each model folder; of llama.cpp the rope type of each architecture. Every recorded file of an architecture must agree; for one
-without a record a line for records/*.json is printed, with the answers that were found. Exits with 1 where one disagrees.
+without a record a line for recorded/models/*.json is printed, with the answers that were found. Exits with 1 where one disagrees.
 
 How the stored records were made: the rotation of each class of transformers of 2026-08-19 was applied to unit vectors at two
 positions in float64, and bases and scales were read from its configuration and attention classes; of llama.cpp of 2026-08-22
@@ -22,7 +22,7 @@ import os
 import re
 import sys
 
-RECORDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "records")
+RECORDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../recorded/models")
 DETAIL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../include/rope/models/detail")
 
 

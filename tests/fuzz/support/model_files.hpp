@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_MODEL_FILES_HPP
 #define ROPE_TESTS_FUZZ_MODEL_FILES_HPP
 
-/// Model files spoilt as bytes say: those of examples/configs and the recorded ones of tests/models/records, with values
+/// Model files spoilt as bytes say: those of examples/configs and the recorded ones of tests/recorded/models, with values
 /// changed, taken from one another, or removed.
 
 #include <algorithm>
@@ -21,6 +21,7 @@
 #include "fuzz/support/check.hpp"
 #include "support/model_configs.hpp"
 #include "support/model_promises.hpp"
+#include "support/recorded.hpp"
 
 namespace fuzz {
 
@@ -29,7 +30,7 @@ using testing::json;
 /// The entries `member` of the recorded files, imported or refused.
 inline std::vector<json> recorded(const std::string& file, const std::string& member) {
   std::vector<json> result;
-  const json all = testing::config("../../tests/models/records/" + file);
+  const json all = testing::recorded("models/" + file);
   for (const char* part : {"records", "refused"})
     if (all.contains(part))
       for (const json& one : all.at(part))

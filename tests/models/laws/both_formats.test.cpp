@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: MIT
 // A config of Hugging Face and the metadata of a file converted for llama.cpp say the same of rotation and
-// attention: records/both_formats.json has both for each family, and the reason for each difference that remains.
-#include <fstream>
+// attention: recorded/models/both_formats.json has both for each family, and the reason for each difference that remains.
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
+#include "support/recorded.hpp"
 
 namespace {
 
 using testing::json;
 
-json file_of_records(const std::string& name) {
-  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
-  std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
-  return json::parse(file);
-}
+json file_of_records(const std::string& name) { return testing::recorded("models/" + name); }
 
 /// Of a base that one side stretches by a power and the other takes into the speeds.
 constexpr double rounding = 4 * std::numeric_limits<double>::epsilon();

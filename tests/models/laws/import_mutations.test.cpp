@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
 #include "support/random.hpp"
+#include "support/recorded.hpp"
 
 /// Spoilt model files: whatever stands in a key, an import gives finite frequencies or std::invalid_argument.
 
@@ -121,7 +122,7 @@ TEST_CASE("a recorded file with any value in any place imports or is refused", "
   // A third of the values at every place, another third at the next: most keys are in many files, and meet all.
   std::size_t turn = 0;
   for (const std::string name : {"hugging_face", "gguf"}) {
-    const json all = testing::config("../../tests/models/records/" + name);
+    const json all = testing::recorded("models/" + name);
     for (const json& record : all.at("records")) {
       const bool config = record.contains("config");
       const json original = config ? record.at("config") : record.at("metadata");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a file says of the indexers of sparse attention; their layouts are in records/.
+// What a file says of the indexers of sparse attention; their layouts are in recorded/models/.
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <string>

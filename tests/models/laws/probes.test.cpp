@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Which architectures read a key, and what those do that do not say it: records/probes.json puts the same keys into a plain
-// file of every architecture. One that does not read a key must not be changed by it, and one that does must; and what holds
+// Which architectures read a key, and what those do that do not say it: recorded/models/probes.json puts the same keys into a
+// plain file of every architecture. One that does not read a key must not be changed by it, and one that does must; and what holds
 // for every architecture but a few is checked of every one.
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
@@ -16,18 +15,14 @@
 
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
+#include "support/recorded.hpp"
 
 namespace probes {
 
 using rope::Index;
 using testing::json;
 
-inline json file_of(const std::string& name) {
-  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
-  std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
-  return json::parse(file);
-}
+inline json file_of(const std::string& name) { return testing::recorded("models/" + name); }
 
 /// Warnings that are no remark of a record on what its layers do: they say what was done with the keys of the file.
 inline bool is_of_keys(const std::string& warning) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What the classes of Hugging Face transformers make of the shortest config of each family, and llama.cpp of the metadata
-// that its code has rules of its own for: records/hugging_face.json and records/gguf.json.
+// that its code has rules of its own for: recorded/models/hugging_face.json and gguf.json.
 #include <cmath>
 #include <cstddef>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
@@ -14,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/model_configs.hpp"
+#include "support/recorded.hpp"
 
 namespace {
 
@@ -21,10 +21,7 @@ using rope::Index;
 using testing::json;
 
 json records_of(const std::string& name, const char* list) {
-  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
-  std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
-  return json::parse(file).at(list);
+  return testing::recorded("models/" + name).at(list);
 }
 
 /// A list of both files.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The files that the configuration classes of Hugging Face transformers write of themselves, and what they say of their own
-// rotation: records/transformers_classes.json, written by reference_classes.py. Each is read twice: as it is written, and
+// rotation: recorded/models/transformers_classes.json, written by reference_classes.py. Each is read twice: as it is written, and
 // with nothing but its sizes, so that the defaults of the class are needed.
 #include <cstddef>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <set>
@@ -14,6 +13,7 @@
 
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
+#include "support/recorded.hpp"
 
 namespace {
 
@@ -21,10 +21,7 @@ using rope::Index;
 using testing::json;
 
 json records_named(const std::string& name) {
-  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
-  std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
-  return json::parse(file);
+  return testing::recorded("models/" + name);
 }
 
 /// The file with its sizes alone.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Records the logits of tiny models of many families, made by the modeling code of Hugging Face transformers itself.
 
-    python3 tests/examples/record_logits.py SOURCE            writes logits/<family>.json beside this file
-    python3 tests/examples/record_logits.py SOURCE --bites    shows how far each detail moves the logits
+    python3 tests/recorded/record_logits.py SOURCE            writes logits/<family>.json beside this file
+    python3 tests/recorded/record_logits.py SOURCE --bites    shows how far each detail moves the logits
 
 SOURCE is the folder src of huggingface/transformers. The files checked in were made of its commit
 a59124e27ea9b5a3110495b2c6737c087c8e3bb0 (4.57.0.dev0, October 2025), every file from that commit, on PyTorch 1.13.
@@ -388,7 +388,7 @@ def record(family):
     tiny = Tiny(config)
     source = (f"huggingface/transformers, commit {COMMIT}: "
               f"src/transformers/models/{tiny.module.__name__.split('.')[2]}, modeling_rope_utils.py, activations.py; "
-              "in float64, with stand-ins for the rest of the package in tests/examples/record_logits.py")
+              "in float64, with stand-ins for the rest of the package in tests/recorded/record_logits.py")
     rows = [json.dumps([float(f"{x:.12g}") for x in row.tolist()]) for row in tiny.logits()]
     head = {"source": source, "date": "2026-11-22", "config": config, "tensors": tiny.shapes, "positions": POSITIONS}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
