@@ -20,9 +20,7 @@ namespace {
 using rope::Index;
 using testing::json;
 
-json records_named(const std::string& name) {
-  return testing::recorded("models/" + name);
-}
+json records_named(const std::string& name) { return testing::recorded("models/" + name); }
 
 /// The file with its sizes alone.
 json sizes_of(const json& config) {
