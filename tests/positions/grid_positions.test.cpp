@@ -181,6 +181,7 @@ TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base
   }
   CHECK(rope::cogvideox_positions(3, 0, 5).rows() == 0);
   CHECK(rope::cogvideox_positions(0, 4, 5).rows() == 0);
+  CHECK(rope::cogvideox_positions(1, 1, 1).rows() == 1);
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, "rope::cogvideox_positions: ", parts...);
   };

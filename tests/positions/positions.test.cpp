@@ -140,6 +140,16 @@ TEMPLATE_TEST_CASE("ids of any integer type give the same bits", "[positions]", 
                   })));
 }
 
+TEST_CASE("ids that lie apart are read at their stride", "[positions]") {
+  const int memory[] = {10, -1, 11, -1, 12, -1, 20, -1, 21, -1, 22, -1};
+  using list = rope::detail::integer_list<int>;
+  for (const list& ids : {list(memory, 6, 2), list(memory, 2, 3, 6, 2)}) {
+    const rope::detail::listed_positions<int> positions(ids, 3);
+    for (rope::Index b = 0; b < 2; ++b)
+      for (rope::Index t = 0; t < 3; ++t) CHECK(positions(b, t) == 10 * (b + 1) + t);
+  }
+}
+
 TEST_CASE("ids in any contiguous container give the same bits", "[positions]") {
   CAPTURE(seed);
   const std::vector<int> ids = {-50, 299, 0, 7};

@@ -58,6 +58,12 @@ TEST_CASE("patches that are merged lie together", "[positions][token_order]") {
         "(0,0)(0,1)(1,0)(1,1)");
 }
 
+TEST_CASE("a grid without a cell has no order", "[positions][token_order]") {
+  CHECK(rope::spatial_merge_order(0, 4, 4, 2).empty());
+  CHECK(rope::spatial_merge_order(2, 0, 4, 2).empty());
+  CHECK(rope::spatial_merge_order(2, 4, 0, 2).empty());
+}
+
 TEST_CASE("prefix tokens keep their bits", "[positions][token_order]") {
   const frequencies f = rope::axial(frequencies(8), 2);
   const Index registers = 5, last = 1, patches = 6, heads = 2, tokens = registers + patches + last;
