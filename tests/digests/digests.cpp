@@ -192,12 +192,19 @@ bool contracts() {
   return x * x + z != 0x1p-29;  // 2^-29 + 2^-60 in one rounding
 }
 
+/// Clang contracts within an expression, GCC across expressions: other products and sums, and other bits.
+#if defined(__clang__) && !ROPE_DETAIL_FUSED
+constexpr const char* contracted = "contracted_in_expressions";
+#else
+constexpr const char* contracted = "contracted";
+#endif
+
 /// What products and sums of two numbers depend on.
 std::string products() {
 #if ROPE_DETAIL_FUSED
   return "fma";
 #else
-  return contracts() ? "contracted" : "no_fma";
+  return contracts() ? contracted : "no_fma";
 #endif
 }
 
@@ -208,7 +215,7 @@ std::string packets() {
 #if ROPE_DETAIL_FUSED
   text += "_fma";
 #endif
-  if (contracts()) text += "_contracted";
+  if (contracts()) text += std::string("_") + contracted;
 #if defined(__FAST_MATH__)
   text += "_fast_math";
 #endif
