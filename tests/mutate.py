@@ -87,8 +87,8 @@ def code_lines(text):
         yield index, line
 
 
-def mutants_of(header):
-    """Every mutant of a header: (line, before, after)."""
+def places_of(header):
+    """Every mutant of a header as (line, code, begin, end, text for what is between)."""
     text = (INCLUDE / header).read_text(encoding="utf-8")
     found = []
     for index, line in code_lines(text):
@@ -99,16 +99,22 @@ def mutants_of(header):
             return any(a <= place < b for a, b in strings)
 
         if CONTROL.match(code):
-            found.append((index, line, re.sub(r"\w+;", ";", code)))
+            word = re.search(r"\w+(?=;)", code)
+            found.append((index, line, code, *word.span(), ""))
         for pattern, others in EXCHANGES:
             for match in re.finditer(pattern, code):
                 if not inside(match.start()):
-                    found += [(index, line, code[:match.start()] + other + code[match.end():]) for other in others]
+                    found += [(index, line, code, *match.span(), other) for other in others]
         for match in NUMBER.finditer(code):
             if not inside(match.start()):
-                value = int(match.group(1))
-                found.append((index, line, code[:match.start()] + str(value + 1) + code[match.end():]))
+                found.append((index, line, code, *match.span(), str(int(match.group(1)) + 1)))
     return found
+
+
+def mutants_of(header):
+    """Every mutant of a header: (line, before, after)."""
+    return [(index, line, code[:begin] + other + code[end:])
+            for index, line, code, begin, end, other in places_of(header)]
 
 
 def includers():
