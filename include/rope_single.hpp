@@ -8237,11 +8237,16 @@ class decode_operands {
   /// memory, the others read them again from the cache.
   void score(Index kv, Index begin, const tile_range& keys, A* scores, stream_ahead& ahead) {
     const Index depth = call_.q.head_dim, count = keys.last - keys.first;
-    const auto block = read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows<A, group()>(query(kv, r), depth, block, count, depth, scores + r * shape::tile + keys.first,
-                             r == 0 ? &ahead : nullptr);
-    });
+    const auto score_with = [&](const auto& block) {
+      for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+        score_rows<A, group()>(query(kv, r), depth, block, count, depth,
+                               scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+      });
+    };
+    if (widens_once())
+      score_with(read_keys<wide_type<key_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+    else
+      score_with(read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
   }
@@ -8256,11 +8261,16 @@ class decode_operands {
   void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const A* weights, A* sums,
                   stream_ahead* ahead) {
     const Index count = keys.last - keys.first, channels = call_.v.head_dim;
-    const auto values = read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(rows, [&](auto group, Index r) {
-      value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
-                             sums + r * channels, channels, r == 0 ? ahead : nullptr);
-    });
+    const auto add_with = [&](const auto& values) {
+      for_groups_of_rows(rows, [&](auto group, Index r) {
+        value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
+                               sums + r * channels, channels, r == 0 ? ahead : nullptr);
+      });
+    };
+    if (widens_once())
+      add_with(read_values<wide_type<value_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+    else
+      add_with(read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
   }
 
   /// Whether values cannot be read from where they are.
@@ -8287,6 +8297,12 @@ class decode_operands {
   }
 
  private:
+  /// Channels of 16 bits are widened for every four rows, or once into a copy where there are many; both are
+  /// exact. Integers keep their scales apart.
+  template <class X>
+  using wide_type = std::conditional_t<is_quantized<C>, X, A>;
+  bool widens_once() const { return !std::is_same_v<key_type, A> && of_.rows > shape::rows; }
+
   A* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
@@ -9631,20 +9647,22 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
-/// Rows of queries that read keys and values from where they are; for more it is worth packing them. Channels
-/// that are widened are so again for every four rows. (8192 keys of 128 channels, Zen 4, read and packed, in
-/// ms: float 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7; bfloat16 16 rows 1.3 and 1.5, 24
-/// rows 1.9 and 1.6.)
+/// Rows of queries that read keys and values from where they are; for more it is worth packing them, from
+/// fewer on where integers, or pairs of bfloat16, are taken apart again for every four rows. The same for
+/// float and 16-bit keys, which have the same bits. (8192 keys of 128 float channels, Zen 4, read and packed,
+/// in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
 template <class A, class C>
-inline constexpr Index most_decode_rows =
-    std::is_same_v<A, C> ? 4 * panel_shape<A>::rows : 3 * panel_shape<A>::rows / 2;
+Index most_decode_rows(const attention_options& options) {
+  constexpr Index strip = panel_shape<A>::rows;
+  return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
+}
 
 /// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C>("attention", call.rules.options());
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
-  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>)
+  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);
@@ -10103,11 +10121,11 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most 24 or 48, or 9 or 18 for narrow channels, as registers are 16 or 32) read each key and
-///            value once, from where they are; more are cut into blocks of 512 rows. Scratch memory of a
-///            thread does not depend on the number of tokens, but for a row of sums per 1024 keys where
-///            queries are few; it is kept until release_scratch(): no allocation once a call of the same size
-///            has been made
+///            at most 24 or 48, or 9 or 18 for integers and products in bfloat16, as registers are 16 or 32)
+///            read each key and value once, from where they are; more are cut into blocks of 512 rows.
+///            Scratch memory of a thread does not depend on the number of tokens, but for a row of sums per
+///            1024 keys where queries are few; it is kept until release_scratch(): no allocation once a call
+///            of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)

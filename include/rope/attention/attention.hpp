@@ -96,11 +96,11 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most 24 or 48, or 9 or 18 for narrow channels, as registers are 16 or 32) read each key and
-///            value once, from where they are; more are cut into blocks of 512 rows. Scratch memory of a
-///            thread does not depend on the number of tokens, but for a row of sums per 1024 keys where
-///            queries are few; it is kept until release_scratch(): no allocation once a call of the same size
-///            has been made
+///            at most 24 or 48, or 9 or 18 for integers and products in bfloat16, as registers are 16 or 32)
+///            read each key and value once, from where they are; more are cut into blocks of 512 rows.
+///            Scratch memory of a thread does not depend on the number of tokens, but for a row of sums per
+///            1024 keys where queries are few; it is kept until release_scratch(): no allocation once a call
+///            of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)

@@ -14,6 +14,7 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -154,20 +155,22 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
-/// Rows of queries that read keys and values from where they are; for more it is worth packing them. Channels
-/// that are widened are so again for every four rows. (8192 keys of 128 channels, Zen 4, read and packed, in
-/// ms: float 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7; bfloat16 16 rows 1.3 and 1.5, 24
-/// rows 1.9 and 1.6.)
+/// Rows of queries that read keys and values from where they are; for more it is worth packing them, from
+/// fewer on where integers, or pairs of bfloat16, are taken apart again for every four rows. The same for
+/// float and 16-bit keys, which have the same bits. (8192 keys of 128 float channels, Zen 4, read and packed,
+/// in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
 template <class A, class C>
-inline constexpr Index most_decode_rows =
-    std::is_same_v<A, C> ? 4 * panel_shape<A>::rows : 3 * panel_shape<A>::rows / 2;
+Index most_decode_rows(const attention_options& options) {
+  constexpr Index strip = panel_shape<A>::rows;
+  return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
+}
 
 /// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C>("attention", call.rules.options());
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
-  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>)
+  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);

@@ -75,11 +75,16 @@ class decode_operands {
   /// memory, the others read them again from the cache.
   void score(Index kv, Index begin, const tile_range& keys, A* scores, stream_ahead& ahead) {
     const Index depth = call_.q.head_dim, count = keys.last - keys.first;
-    const auto block = read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows<A, group()>(query(kv, r), depth, block, count, depth, scores + r * shape::tile + keys.first,
-                             r == 0 ? &ahead : nullptr);
-    });
+    const auto score_with = [&](const auto& block) {
+      for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+        score_rows<A, group()>(query(kv, r), depth, block, count, depth,
+                               scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+      });
+    };
+    if (widens_once())
+      score_with(read_keys<wide_type<key_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+    else
+      score_with(read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
   }
@@ -94,11 +99,16 @@ class decode_operands {
   void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const A* weights, A* sums,
                   stream_ahead* ahead) {
     const Index count = keys.last - keys.first, channels = call_.v.head_dim;
-    const auto values = read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows(rows, [&](auto group, Index r) {
-      value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
-                             sums + r * channels, channels, r == 0 ? ahead : nullptr);
-    });
+    const auto add_with = [&](const auto& values) {
+      for_groups_of_rows(rows, [&](auto group, Index r) {
+        value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
+                               sums + r * channels, channels, r == 0 ? ahead : nullptr);
+      });
+    };
+    if (widens_once())
+      add_with(read_values<wide_type<value_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+    else
+      add_with(read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
   }
 
   /// Whether values cannot be read from where they are.
@@ -125,6 +135,12 @@ class decode_operands {
   }
 
  private:
+  /// Channels of 16 bits are widened for every four rows, or once into a copy where there are many; both are
+  /// exact. Integers keep their scales apart.
+  template <class X>
+  using wide_type = std::conditional_t<is_quantized<C>, X, A>;
+  bool widens_once() const { return !std::is_same_v<key_type, A> && of_.rows > shape::rows; }
+
   A* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
