@@ -8298,10 +8298,13 @@ class decode_operands {
 
  private:
   /// Channels of 16 bits are widened for every four rows, or once into a copy where there are many; both are
-  /// exact. Integers keep their scales apart.
+  /// exact, but -ffast-math may add up the two in other orders: rows that threads share choose as one.
+  /// Integers keep their scales apart.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
-  bool widens_once() const { return !std::is_same_v<key_type, A> && of_.rows > shape::rows; }
+  bool widens_once() const {
+    return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
+  }
 
   A* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
