@@ -16,11 +16,9 @@ class own_threads {
   explicit own_threads(rope::Index count) : count_(count) {}
 
   rope::Index threads() const { return count_; }
-  void parallel_for(rope::Index pieces, const auto& body) const {
-    ++runs_;
-    std::vector<std::thread> running;
-    for (rope::Index i = pieces; i-- > 0;) running.emplace_back([&body, i] { body(i); });
-    for (std::thread& thread : running) thread.join();
+  template <class Body>
+  void parallel_for(rope::Index pieces, const Body& body) const {
+    run(pieces, &body, [](const void* b, rope::Index i) { (*static_cast<const Body*>(b))(i); });
   }
 
   /// Loops since the last time this was asked.
@@ -31,6 +29,14 @@ class own_threads {
   }
 
  private:
+  /// Not a template: threads are slow to compile, and every loop of the library has a body of its own.
+  void run(rope::Index pieces, const void* body, void (*call)(const void*, rope::Index)) const {
+    ++runs_;
+    std::vector<std::thread> running;
+    for (rope::Index i = pieces; i-- > 0;) running.emplace_back(call, body, i);
+    for (std::thread& thread : running) thread.join();
+  }
+
   rope::Index count_;
   mutable int runs_ = 0;
 };
