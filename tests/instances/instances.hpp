@@ -4,12 +4,18 @@
 
 /// The kernels that most tests call, so that the tests of a program share one compiled instance of each
 /// instead of compiling their own. The files beside this one define what is declared here; a test that calls
-/// anything else compiles it as always. So are the references of attention, which take longer than the kernels.
+/// anything else compiles it as always. So are the references of attention, its gradients and the block, and
+/// what stores operands: without optimisation they take longer than the kernels.
 
 #include <rope/rope.hpp>
 
 #include "support/attention_features.hpp"
+#include "support/attention_gradient_reference.hpp"
 #include "support/attention_reference.hpp"
+#include "support/block_reference.hpp"
+#ifdef ROPE_TEST_JSON
+#include "support/model_configs.hpp"
+#endif
 
 /// Applies `X(layout, inverse, channels, scalar, positions)` to the rotations of one type of channels.
 #define ROPE_TEST_ROTATIONS_BY(X, T, S, positions) \
@@ -31,10 +37,11 @@
 
 #define ROPE_TEST_ROTATION(layout, inverse, T, S, positions) \
   ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S, positions>::run(Index, Index) const;
-#define ROPE_TEST_ATTENTION(T, turn, C)                                                               \
-  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, const query_block&); \
-  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&,                      \
-                                              const decode_results<arithmetic<T>>&, const key_split&);
+#define ROPE_TEST_ATTENTION(T, turn, C)                                                                \
+  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, const query_block&);  \
+  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&,                       \
+                                              const decode_results<arithmetic<T>>&, const key_split&); \
+  ROPE_TEST_EXTERN template void attend(const attention_call<T, turn, C>&, const rope::this_thread&);
 #define ROPE_TEST_GRADIENT(T)                                                                        \
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
@@ -65,6 +72,25 @@
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::bfloat16, float)
 #define ROPE_TEST_INSTANCES_OF_8_BIT_KEYS ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, std::int8_t, float)
 
+/// What is drawn, stored and read back, of one type of channels.
+#define ROPE_TEST_OPERANDS(declared, T)                                             \
+  declared attention_call::tensor attention_call::random<T>(std::mt19937&, tensor); \
+  declared std::vector<T> testing::stored<T, double>(const tensor<double>&, axes);  \
+  declared testing::tensor<double> testing::loaded<T, double>(const std::vector<T>&, tensor<double>, axes);
+
+/// Tables, with all that fills them.
+#define ROPE_TEST_TABLES(declared)             \
+  declared class rope::frequency_table<float>; \
+  declared class rope::frequency_table<double>;
+
+/// What reads the files of models.
+#define ROPE_TEST_IMPORTS(declared)                                                                        \
+  declared class nlohmann::basic_json<>;                                                                   \
+  declared nlohmann::json nlohmann::json::parse(const char*, const char*, parser_callback_t, bool, bool);  \
+  declared nlohmann::json nlohmann::json::parse(std::ifstream&, parser_callback_t, bool, bool);            \
+  declared rope::model_rope rope::import_hugging_face(const nlohmann::json&, const hugging_face_options&); \
+  declared rope::model_rope rope::import_gguf(const testing::gguf_file&, const gguf_options&);
+
 #ifndef ROPE_TEST_DEFINE_INSTANCES
 #define ROPE_TEST_EXTERN extern
 
@@ -83,9 +109,25 @@ ROPE_TEST_INSTANCES_OF_8_BIT_KEYS
 }  // namespace ROPE_ABI
 }  // namespace rope
 
+#ifndef ROPE_TEST_DOUBLE_DOUBLE  // where they are other functions
 extern template reference::tensor reference::attention<void>(const tensor&, const tensor&, const tensor&,
                                                              const attention_rule&, std::vector<double>*);
+extern template reference::attention_state reference::attend<void>(const wide_tensor&, const wide_tensor&,
+                                                                   const wide_tensor&, const full_rule&);
+extern template reference::attention_gradients reference::differentiate<void>(
+    const wide_tensor&, const wide_tensor&, const wide_tensor&, const wide_tensor&, const wide_tensor&,
+    const full_rule&);
+extern template reference::matrix reference::projected<void>(const linear&, const matrix&);
 extern template features::result features::definition<void>(const setting&, const operands&);
+#endif
+ROPE_TEST_OPERANDS(extern template, float)
+ROPE_TEST_OPERANDS(extern template, double)
+ROPE_TEST_OPERANDS(extern template, Eigen::half)
+ROPE_TEST_OPERANDS(extern template, Eigen::bfloat16)
+ROPE_TEST_TABLES(extern template)
+#ifdef ROPE_TEST_JSON
+ROPE_TEST_IMPORTS(extern template)
+#endif
 #endif
 
 #endif  // ROPE_TESTS_INSTANCES_HPP

@@ -4,4 +4,14 @@
 
 template reference::tensor reference::attention<void>(const tensor&, const tensor&, const tensor&,
                                                       const attention_rule&, std::vector<double>*);
+template reference::attention_state reference::attend<void>(const wide_tensor&, const wide_tensor&,
+                                                            const wide_tensor&, const full_rule&);
+template reference::attention_gradients reference::differentiate<void>(const wide_tensor&, const wide_tensor&,
+                                                                       const wide_tensor&, const wide_tensor&,
+                                                                       const wide_tensor&, const full_rule&);
+template reference::matrix reference::projected<void>(const linear&, const matrix&);
 template features::result features::definition<void>(const setting&, const operands&);
+ROPE_TEST_OPERANDS(template, float)
+ROPE_TEST_OPERANDS(template, double)
+ROPE_TEST_OPERANDS(template, Eigen::half)
+ROPE_TEST_OPERANDS(template, Eigen::bfloat16)

@@ -126,8 +126,10 @@ struct attention_state {
   std::vector<testing::wide> sink_weights;  // the same, of the sink logit
 };
 
-inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
-                              const full_rule& rule) {
+/// \tparam None  so that tests can have it compiled once (instances/)
+template <class None = void>
+attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
+                       const full_rule& rule) {
   const long batch = q.batch, heads = q.heads, queries = q.tokens, keys = k.tokens;
   attention_state s = {score_matrix(batch, heads, queries, keys),
                        score_matrix(batch, heads, queries, keys),
@@ -191,9 +193,11 @@ struct attention_gradients {
 };
 
 /// The gradient of sum g . out; `out` is what a caller would pass on, perhaps rounded.
-inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
-                                         const wide_tensor& g, const wide_tensor& out,
-                                         const full_rule& rule) {
+///
+/// \tparam None  so that tests can have it compiled once (instances/)
+template <class None = void>
+attention_gradients differentiate(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
+                                  const wide_tensor& g, const wide_tensor& out, const full_rule& rule) {
   const long batch = q.batch, heads = q.heads, queries = q.tokens, keys = k.tokens;
   const attention_state s = attend(q, k, v, rule);
   const auto zero = [](const wide_tensor& x) { return wide_tensor(x.batch, x.tokens, x.heads, x.dim); };

@@ -32,19 +32,25 @@ struct linear {
   matrix weight;  // [out, in]
   list bias;      // [out] or empty
 
-  matrix operator()(const matrix& x) const {
-    matrix y{x.rows, weight.rows, list(x.rows * weight.rows)};
-    for (std::size_t t = 0; t < x.rows; ++t)
-      for (std::size_t o = 0; o < weight.rows; ++o) {
-        number sum = bias.empty() ? 0 : bias[o];
-        // Most of the time of these tests, which are compiled without optimisation: no call per product.
-        const number *row = &weight.values[o * weight.cols], *of_x = &x.values[t * x.cols];
-        for (std::size_t i = 0; i < weight.cols; ++i) sum += row[i] * of_x[i];
-        y(t, o) = sum;
-      }
-    return y;
-  }
+  matrix operator()(const matrix& x) const;
 };
+
+/// x W^T + bias.
+///
+/// \tparam None  so that tests can have it compiled once (instances/)
+template <class None = void>
+matrix projected(const linear& m, const matrix& x) {
+  matrix y{x.rows, m.weight.rows, list(x.rows * m.weight.rows)};
+  for (std::size_t t = 0; t < x.rows; ++t)
+    for (std::size_t o = 0; o < m.weight.rows; ++o) {
+      number sum = m.bias.empty() ? 0 : m.bias[o];
+      for (std::size_t i = 0; i < m.weight.cols; ++i) sum += m.weight(o, i) * x(t, i);
+      y(t, o) = sum;
+    }
+  return y;
+}
+
+inline matrix linear::operator()(const matrix& x) const { return projected(*this, x); }
 
 struct block {
   std::size_t heads = 1, kv_heads = 1, head_dim = 0, value_dim = 0;

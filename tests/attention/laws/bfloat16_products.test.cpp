@@ -45,21 +45,29 @@ tensor run(const features::setting& s, const operands& x, std::vector<double>& s
 void add_rounded_weights(const features::setting& s, const operands& x, features::result& exact) {
   const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
   const double in_u = std::ldexp(1.0, -8) / static_cast<double>(tolerance::unit_roundoff<float>());
+  std::vector<double> squares(static_cast<std::size_t>(value_dim));
   for (long b = 0; b < batch; ++b)
     for (long h = 0; h < heads; ++h)
-      for (long i = 0; i < queries; ++i)
-        for (long c = 0; c < value_dim; ++c) {
-          double squares = 0;
-          for (long j = 0; j < keys; ++j) {
-            const double term =
-                exact.weights[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)] *
-                x.v(b, j, h / (heads / kv_heads), c);
-            squares += term * term;
+      for (long i = 0; i < queries; ++i) {
+        std::fill(squares.begin(), squares.end(), 0.0);
+        const auto row = static_cast<std::size_t>(((b * heads + h) * queries + i) * keys);
+        for (long j = 0; j < keys; ++j) {
+          const double weight = exact.weights[row + static_cast<std::size_t>(j)];
+          if (weight == 0) continue;
+          const double* value = &x.v.values[static_cast<std::size_t>(
+              ((b * keys + j) * kv_heads + h / (heads / kv_heads)) * value_dim)];
+          for (double& sum : squares) {
+            sum += weight * weight * *value * *value;
+            ++value;
           }
-          double& deviation =
-              exact.out_deviation[static_cast<std::size_t>(((b * queries + i) * heads + h) * value_dim + c)];
-          deviation = std::sqrt(deviation * deviation + in_u * in_u / 3 * squares);
         }
+        double* deviation =
+            &exact.out_deviation[static_cast<std::size_t>(((b * queries + i) * heads + h) * value_dim)];
+        for (const double sum : squares) {
+          *deviation = std::sqrt(*deviation * *deviation + in_u * in_u / 3 * sum);
+          ++deviation;
+        }
+      }
 }
 
 }  // namespace

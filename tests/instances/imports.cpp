@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+#ifdef ROPE_TEST_JSON
+#define ROPE_TEST_DEFINE_INSTANCES
+#include "instances.hpp"
+
+ROPE_TEST_IMPORTS(template)
+#endif
