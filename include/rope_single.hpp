@@ -13980,6 +13980,8 @@ class cache_rows {
         newest_(batch) {}
 
   Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
+  /// Slots of row b that are in use.
+  Index used(Index b) const { return size(b); }
   std::int64_t next(Index b) const { return next_[at(b)]; }
   std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
   std::span<const std::int64_t> positions(Index b) const {
@@ -14575,10 +14577,41 @@ class turn_between_axes {
 #include <span>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+#define ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+
+
+/// What every cache says of the heads that it holds.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// \tparam Cache  has memory(), a cache_memory, and is a base of nothing
+template <class Cache>
+class cache_shape {
+ public:
+  Index batch() const { return memory().batch(); }
+  Index kv_heads() const { return memory().keys().heads; }
+  Index head_dim() const { return memory().keys().head_dim; }
+  Index value_dim() const { return memory().values().head_dim; }
+
+ private:
+  friend Cache;
+  cache_shape() = default;
+  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15454,11 +15487,12 @@ class cache_memory {
 #ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 #define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 
+#include <algorithm>  // std::max
 #include <cstddef>
 #include <vector>
 
 
-/// Rows of a cache in another order, in place.
+/// Rows of a cache copied, and in another order, in place.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -15467,8 +15501,11 @@ namespace detail {
 /// The rows that the rows of a cache are made of, [batch].
 ///
 /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-inline std::vector<Index> checked_sources(const char* function, const row_list& from, const cache_rows& rows,
-                                          Index batch) {
+///
+/// \param rows  rows.checked(function, b) refuses what is no row
+template <class Rows>
+std::vector<Index> checked_sources(const char* function, const row_list& from, const Rows& rows,
+                                   Index batch) {
   if (from.size() != static_cast<std::size_t>(batch))
     ROPE_THROW(std::invalid_argument,
                message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
@@ -15509,6 +15546,35 @@ void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const E
     }
     source[to] = static_cast<Index>(to);
   }
+}
+
+/// Makes row `to` of a cache what row `from` is.
+///
+/// \param rows   the slots of each row that are in use, used(b), and what the cache knows of them
+/// \param parts  what is in these slots
+///
+/// Throws:  std::out_of_range if there is no such row
+template <class Rows, class... Parts>
+void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... parts) {
+  rows.checked(function, from);
+  if (rows.checked(function, to) == from) return;
+  (parts.copy_row(from, to, rows.used(from)), ...);
+  rows.copy_row(from, to);
+}
+
+/// Makes every row b of a cache what row from[b] was.
+///
+/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+template <class Rows, class... Parts>
+void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
+  reorder_rows(
+      checked_sources(function, from, rows, batch),
+      [&](Index row, Index to) { detail::copy_row(function, row, to, rows, parts...); },
+      [&](Index a, Index b) {
+        const Index slots = (std::max)(rows.used(a), rows.used(b));
+        (parts.swap_rows(a, b, slots), ...);
+        rows.swap_rows(a, b);
+      });
 }
 
 }  // namespace detail
@@ -16035,15 +16101,11 @@ class stored_tokens {
     note_shift(rows, first, last, delta);
   }
   void copy_row(const char* function, Index from, Index to) {
-    rows_.checked(function, from);
-    if (rows_.checked(function, to) != from) overwrite(from, to);
+    detail::copy_row(function, from, to, rows_, memory_, coordinates_);
   }
   /// \param from  row b becomes what row from[b] is
   void reorder(const char* function, const row_list& from) {
-    reorder_rows(
-        checked_sources(function, from, rows_, memory_.batch()),
-        [&](Index row, Index to) { overwrite(row, to); },
-        [&](Index first, Index second) { exchange(first, second); });
+    detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
   }
   void clear() {
     rows_.clear();
@@ -16098,17 +16160,6 @@ class stored_tokens {
     else
       rows_.shift(rows, first, last, delta);
   }
-  void overwrite(Index from, Index to) {
-    memory_.copy_row(from, to, rows_.size(from));
-    coordinates_.copy_row(from, to, rows_.size(from));
-    rows_.copy_row(from, to);
-  }
-  void exchange(Index a, Index b) {
-    const Index size = (std::max)(rows_.size(a), rows_.size(b));
-    memory_.swap_rows(a, b, size);
-    coordinates_.swap_rows(a, b, size);
-    rows_.swap_rows(a, b);
-  }
 
   cache_memory<T, place> memory_;
   cache_rows rows_;
@@ -16146,7 +16197,7 @@ inline namespace ROPE_ABI {
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
 template <class T>
-class kv_cache {
+class kv_cache : public detail::cache_shape<kv_cache<T>> {
  public:
   using value_type = T;
 
@@ -16169,12 +16220,8 @@ class kv_cache {
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
   kv_cache& operator=(kv_cache&&) = default;
 
-  Index batch() const { return tokens_.memory().batch(); }
-  Index kv_heads() const { return tokens_.memory().keys().heads; }
-  Index head_dim() const { return tokens_.memory().keys().head_dim; }
-  Index value_dim() const { return tokens_.memory().values().head_dim; }
   /// Tokens that can be stored per row.
-  Index capacity() const { return tokens_.memory().slot_count(); }
+  Index capacity() const { return memory().slot_count(); }
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("kv_cache::size"); }
@@ -16393,6 +16440,8 @@ class kv_cache {
   detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:
+  friend class detail::cache_shape<kv_cache<T>>;
+  const auto& memory() const { return tokens_.memory(); }
   const detail::cache_rows& rows() const { return tokens_.rows(); }
 
   detail::stored_tokens<T, detail::value_place::own> tokens_;
@@ -16677,7 +16726,7 @@ class latent_cache {
 #ifndef ROPE_CACHE_DETAIL_RING_AXES_HPP
 #define ROPE_CACHE_DETAIL_RING_AXES_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
 #include <cstddef>
 #include <cstdint>
 
@@ -16685,12 +16734,13 @@ class latent_cache {
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 
-#include <algorithm>  // std::fill, std::max, std::min
+#include <algorithm>  // std::copy_n, std::fill, std::max, std::min, std::swap_ranges
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>  // std::swap
 #include <vector>
 
 
@@ -16748,9 +16798,10 @@ class ring_rows {
     return first >= last || oldest_[at(b)] <= first;
   }
 
-  Index checked(Index b) const {
+  Index checked(Index b) const { return checked("ring_cache", b); }
+  Index checked(const char* function, Index b) const {
     if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message("ring_cache: row must be in [0, ", batch_, "), got ", b));
+      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
     return b;
   }
   static void check_position(const char* function, std::int64_t position) {
@@ -16817,6 +16868,21 @@ class ring_rows {
       seen_[at(b)] = size;
       oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
+  }
+  void copy_row(Index from, Index to) {
+    std::copy_n(&position_in(from, 0), used(from), &position_in(to, 0));
+    seen_[at(to)] = seen(from);
+    oldest_[at(to)] = oldest_[at(from)];
+    used_[at(to)] = used(from);
+    newest_.copy_row(from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(&position_in(a, 0), &position_in(a, 0) + (std::max)(used(a), used(b)),
+                     &position_in(b, 0));
+    std::swap(seen_[at(a)], seen_[at(b)]);
+    std::swap(oldest_[at(a)], oldest_[at(b)]);
+    std::swap(used_[at(a)], used_[at(b)]);
+    newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
@@ -16895,6 +16961,14 @@ class ring_axes {
     for (Index b = rows.first; b < rows.last; ++b)
       rows_.go_on_behind(b, size == 0 ? -1.0 : largest_[at(b, ring.slot(size - 1))]);
   }
+  void copy_row(Index from, Index to, Index slots) {
+    rows_.copy_row(from, to, slots);
+    if (slots_ > 0) std::copy_n(&largest_[at(from, 0)], slots, &largest_[at(to, 0)]);
+  }
+  void swap_rows(Index a, Index b, Index slots) {
+    rows_.swap_rows(a, b, slots);
+    if (slots_ > 0) std::swap_ranges(&largest_[at(a, 0)], &largest_[at(a, 0)] + slots, &largest_[at(b, 0)]);
+  }
   void clear() { rows_.clear(); }
 
  private:
@@ -16936,7 +17010,7 @@ inline namespace ROPE_ABI {
 ///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
 ///            is empty then.
 template <class T>
-class ring_cache {
+class ring_cache : public detail::cache_shape<ring_cache<T>> {
  public:
   using value_type = T;
   /// What `positions` shows for a slot whose token was rolled back: after every query.
@@ -16964,10 +17038,6 @@ class ring_cache {
   ring_cache(ring_cache&&) = default;
   ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
   ring_cache& operator=(ring_cache&&) = default;
-  Index batch() const { return memory_.batch(); }
-  Index kv_heads() const { return memory_.keys().heads; }
-  Index head_dim() const { return memory_.keys().head_dim; }
-  Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slot_count(); }
   const ring_policy& policy() const { return rows_.policy(); }
@@ -17030,7 +17100,7 @@ class ring_cache {
     const auto text = next_source(k.tokens);
     rotation_ = {};
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
         [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); },
         [&] { clear(); });
     note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
@@ -17075,10 +17145,18 @@ class ring_cache {
   ///          held, and with axes the one before it
   void truncate(std::int64_t size, batch_row row = every_row) {
     const Index first = row.every ? 0 : rows_.checked(row.index);
-    const detail::row_range those = {first, row.every ? batch() : first + 1};
+    const detail::row_range those = {first, row.every ? memory_.batch() : first + 1};
     rows_.check_truncate(those, size, on_axes());
     if (on_axes()) coordinates_.truncate(rows_, those, size);
     rows_.truncate(those, size);
+  }
+
+  /// The rows of a search, copied and in another order, as in kv_cache.  Throws: as there
+  void copy_row(Index from, Index to) {
+    detail::copy_row("ring_cache::copy_row", from, to, rows_, memory_, coordinates_);
+  }
+  void reorder(const detail::row_list& rows) {
+    detail::reorder("ring_cache::reorder", rows, memory_.batch(), rows_, memory_, coordinates_);
   }
 
   /// Forgets every token.
@@ -17105,6 +17183,8 @@ class ring_cache {
   }
 
  private:
+  friend class detail::cache_shape<ring_cache<T>>;
+  const detail::cache_memory<T>& memory() const { return memory_; }
   bool on_axes() const { return axes() > 0; }
   template <class Layout, class S>
   detail::key_rotation rotation_of(const placed_table<S>& table) const {
@@ -17117,7 +17197,7 @@ class ring_cache {
     const frequency_table<S>& table = way.table.table();
     if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table)) {
       const detail::token_rows rows =
-          detail::checked_token_rows("ring_cache::append", table.rows(), batch(), k.tokens);
+          detail::checked_token_rows("ring_cache::append", table.rows(), memory_.batch(), k.tokens);
       store_rotated<Layout>(k, v, way, rows, counts, threads,
                             [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
     } else {
@@ -17139,7 +17219,7 @@ class ring_cache {
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
     const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
         [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
           memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
                                                  detail::contiguous_positions{positions(b, t)}, norm);
@@ -17156,7 +17236,7 @@ class ring_cache {
   }
   template <class CoordinateOf>
   void note(Index tokens, const detail::row_counts& counts, const CoordinateOf& coordinate) {
-    if (on_axes()) coordinates_.append(rows_, batch(), tokens, counts, coordinate);
+    if (on_axes()) coordinates_.append(rows_, memory_.batch(), tokens, counts, coordinate);
     rows_.append(tokens, counts);
   }
 

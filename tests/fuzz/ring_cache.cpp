@@ -335,7 +335,7 @@ class decoder {
   }
 
   void copy_or_clear() {
-    switch (b_.up_to(3)) {
+    switch (b_.up_to(5)) {
       case 0:
         cache_.clear();
         clear_model();
@@ -353,11 +353,44 @@ class decoder {
         cache_ = std::move(moved);
         break;
       }
+      case 3:
+        copy_row();
+        break;
+      case 4:
+        reorder();
+        break;
       default: {
         const ring_cache<T>& self = cache_;
         cache_ = self;
       }
     }
+  }
+  /// One of the rows, or sometimes none.
+  Index some_row() {
+    return b_.one_in(12) ? static_cast<Index>(b_.integer()) : static_cast<Index>(b_.up_to(long(batch_) - 1));
+  }
+  bool is_row(Index r) const { return r >= 0 && r < batch_; }
+  void copy_row() {
+    const Index from = some_row(), to = some_row();
+    const auto call = [&] { cache_.copy_row(from, to); };
+    if (!is_row(from) || !is_row(to))
+      return refused<std::out_of_range>("a row that there is not is refused", call);
+    call();
+    row(to) = history(row(from));
+  }
+  void reorder() {
+    std::vector<Index> from;
+    for (Index r = 0; r < batch_; ++r) from.push_back(some_row());
+    const auto call = [&] { cache_.reorder(from); };
+    if (b_.one_in(16)) {
+      from.push_back(0);
+      return refused<std::invalid_argument>("a list that is not of every row is refused", call);
+    }
+    if (!std::all_of(from.begin(), from.end(), [&](Index r) { return is_row(r); }))
+      return refused<std::out_of_range>("a row that there is not is refused", call);
+    call();
+    const std::vector<history> before = rows_;
+    for (std::size_t r = 0; r < rows_.size(); ++r) rows_[r] = before[static_cast<std::size_t>(from[r])];
   }
 
   void misuse() {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include <rope/base/owned_array.hpp>
+#include <rope/cache/detail/cache_shape.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/policy.hpp>
@@ -42,7 +43,7 @@ inline namespace ROPE_ABI {
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
 template <class T>
-class kv_cache {
+class kv_cache : public detail::cache_shape<kv_cache<T>> {
  public:
   using value_type = T;
 
@@ -65,12 +66,8 @@ class kv_cache {
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
   kv_cache& operator=(kv_cache&&) = default;
 
-  Index batch() const { return tokens_.memory().batch(); }
-  Index kv_heads() const { return tokens_.memory().keys().heads; }
-  Index head_dim() const { return tokens_.memory().keys().head_dim; }
-  Index value_dim() const { return tokens_.memory().values().head_dim; }
   /// Tokens that can be stored per row.
-  Index capacity() const { return tokens_.memory().slot_count(); }
+  Index capacity() const { return memory().slot_count(); }
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("kv_cache::size"); }
@@ -289,6 +286,8 @@ class kv_cache {
   detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:
+  friend class detail::cache_shape<kv_cache<T>>;
+  const auto& memory() const { return tokens_.memory(); }
   const detail::cache_rows& rows() const { return tokens_.rows(); }
 
   detail::stored_tokens<T, detail::value_place::own> tokens_;

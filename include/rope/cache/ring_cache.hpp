@@ -9,8 +9,10 @@
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
+#include <rope/cache/detail/cache_shape.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
+#include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/ring_axes.hpp>
 #include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
@@ -49,7 +51,7 @@ inline namespace ROPE_ABI {
 ///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
 ///            is empty then.
 template <class T>
-class ring_cache {
+class ring_cache : public detail::cache_shape<ring_cache<T>> {
  public:
   using value_type = T;
   /// What `positions` shows for a slot whose token was rolled back: after every query.
@@ -77,10 +79,6 @@ class ring_cache {
   ring_cache(ring_cache&&) = default;
   ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
   ring_cache& operator=(ring_cache&&) = default;
-  Index batch() const { return memory_.batch(); }
-  Index kv_heads() const { return memory_.keys().heads; }
-  Index head_dim() const { return memory_.keys().head_dim; }
-  Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slot_count(); }
   const ring_policy& policy() const { return rows_.policy(); }
@@ -143,7 +141,7 @@ class ring_cache {
     const auto text = next_source(k.tokens);
     rotation_ = {};
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
         [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); },
         [&] { clear(); });
     note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
@@ -188,10 +186,18 @@ class ring_cache {
   ///          held, and with axes the one before it
   void truncate(std::int64_t size, batch_row row = every_row) {
     const Index first = row.every ? 0 : rows_.checked(row.index);
-    const detail::row_range those = {first, row.every ? batch() : first + 1};
+    const detail::row_range those = {first, row.every ? memory_.batch() : first + 1};
     rows_.check_truncate(those, size, on_axes());
     if (on_axes()) coordinates_.truncate(rows_, those, size);
     rows_.truncate(those, size);
+  }
+
+  /// The rows of a search, copied and in another order, as in kv_cache.  Throws: as there
+  void copy_row(Index from, Index to) {
+    detail::copy_row("ring_cache::copy_row", from, to, rows_, memory_, coordinates_);
+  }
+  void reorder(const detail::row_list& rows) {
+    detail::reorder("ring_cache::reorder", rows, memory_.batch(), rows_, memory_, coordinates_);
   }
 
   /// Forgets every token.
@@ -218,6 +224,8 @@ class ring_cache {
   }
 
  private:
+  friend class detail::cache_shape<ring_cache<T>>;
+  const detail::cache_memory<T>& memory() const { return memory_; }
   bool on_axes() const { return axes() > 0; }
   template <class Layout, class S>
   detail::key_rotation rotation_of(const placed_table<S>& table) const {
@@ -230,7 +238,7 @@ class ring_cache {
     const frequency_table<S>& table = way.table.table();
     if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table)) {
       const detail::token_rows rows =
-          detail::checked_token_rows("ring_cache::append", table.rows(), batch(), k.tokens);
+          detail::checked_token_rows("ring_cache::append", table.rows(), memory_.batch(), k.tokens);
       store_rotated<Layout>(k, v, way, rows, counts, threads,
                             [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
     } else {
@@ -252,7 +260,7 @@ class ring_cache {
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
     const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
         [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
           memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
                                                  detail::contiguous_positions{positions(b, t)}, norm);
@@ -269,7 +277,7 @@ class ring_cache {
   }
   template <class CoordinateOf>
   void note(Index tokens, const detail::row_counts& counts, const CoordinateOf& coordinate) {
-    if (on_axes()) coordinates_.append(rows_, batch(), tokens, counts, coordinate);
+    if (on_axes()) coordinates_.append(rows_, memory_.batch(), tokens, counts, coordinate);
     rows_.append(tokens, counts);
   }
 

@@ -3,6 +3,7 @@
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -149,6 +150,73 @@ TEST_CASE("rows of caches are copied and reordered as lists are", "[cache]") {
     const Index batch = 1 + seed % 7;
     walk(kv_cache<float>(batch, capacity, 2, 3, 2), seed);
     walk(latent_cache<float>(batch, capacity, 3, 2), seed);
+  }
+}
+
+TEST_CASE("rows of rings are copied and reordered as histories are", "[cache]") {
+  const ring_policy policy = {.sinks = 2, .window = 4, .chunk = 3};
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937 numbers(seed);
+    const auto up_to = [&](Index n) {
+      return static_cast<Index>(numbers() % static_cast<std::uint32_t>(n + 1));
+    };
+    const Index batch = 1 + seed % 7;
+    const bool on_axes = seed % 2 == 0;
+    CAPTURE(seed, batch, on_axes);
+    ring_cache<float> cache = on_axes ? ring_cache<float>(batch, policy, 1, 2, token_axes{3})
+                                      : ring_cache<float>(batch, policy, 1, 2);
+    std::vector<std::vector<float>> rows(static_cast<std::size_t>(batch));  // all that each has seen
+    float next_id = 1;
+    for (int step = 0; step < 60; ++step) {
+      if (up_to(2) > 0) {
+        std::vector<float> k, v;
+        std::vector<Index> counts;
+        for (auto& row : rows) {
+          counts.push_back(up_to(3));
+          for (Index t = 0; t < 3; ++t, ++next_id) {
+            k.insert(k.end(), {next_id, -next_id});
+            v.insert(v.end(), {next_id + 0.5f, next_id + 0.25f});
+            if (t < counts.back()) row.push_back(next_id);
+          }
+        }
+        cache.append(bshd(k.data(), batch, 3, 1, 2), bshd(v.data(), batch, 3, 1, 2), counts);
+      } else if (up_to(1) == 0) {
+        const Index from = up_to(batch - 1), to = up_to(batch - 1);
+        rows[static_cast<std::size_t>(to)] = std::vector<float>(rows[static_cast<std::size_t>(from)]);
+        cache.copy_row(from, to);
+      } else {
+        std::vector<Index> from;
+        const auto before = rows;
+        for (auto& row : rows) row = before[static_cast<std::size_t>(from.emplace_back(up_to(batch - 1)))];
+        cache.reorder(from);
+      }
+      bool same = true;
+      for (Index b = 0; b < batch; ++b) {
+        const auto& row = rows[static_cast<std::size_t>(b)];
+        const auto seen = static_cast<Index>(row.size());
+        const auto order = cache.order(b);
+        const auto keys = cache.keys(b), values = cache.values(b);
+        same = same && cache.seen()[static_cast<std::size_t>(b)] == seen &&
+               cache.next_positions()[static_cast<std::size_t>(b)] == seen && cache.holds_window(b, seen) &&
+               order.size() == static_cast<std::size_t>(std::min(seen, cache.capacity()));
+        for (std::size_t slot = 0; same && slot < order.size(); ++slot) {
+          const float id = row[static_cast<std::size_t>(order[slot])];
+          const auto at = static_cast<Index>(slot);
+          same = cache.slot(order[slot]) == at && keys.at(0, at, 0)[0] == id && keys.at(0, at, 0)[1] == -id &&
+                 values.at(0, at, 0)[0] == id + 0.5f && values.at(0, at, 0)[1] == id + 0.25f;
+          for (Index axis = 0; on_axes && axis < 3; ++axis)
+            same = same && cache.coordinates(b)(at, axis) == static_cast<double>(order[slot]);
+        }
+      }
+      REQUIRE(same);
+    }
+    // What a row goes on with when it forgets its newest token was copied too.
+    for (Index b = 0; b < batch; ++b) {
+      const auto seen = static_cast<std::int64_t>(rows[static_cast<std::size_t>(b)].size());
+      if (seen == 0) continue;
+      cache.truncate(seen - 1, batch_row{b});
+      CHECK(cache.next_positions()[static_cast<std::size_t>(b)] == seen - 1);
+    }
   }
 }
 

@@ -71,6 +71,8 @@ class cache_rows {
         newest_(batch) {}
 
   Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
+  /// Slots of row b that are in use.
+  Index used(Index b) const { return size(b); }
   std::int64_t next(Index b) const { return next_[at(b)]; }
   std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
   std::span<const std::int64_t> positions(Index b) const {

@@ -2,15 +2,15 @@
 #ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 #define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 
+#include <algorithm>  // std::max
 #include <cstddef>
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 
-/// Rows of a cache in another order, in place.
+/// Rows of a cache copied, and in another order, in place.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -19,8 +19,11 @@ namespace detail {
 /// The rows that the rows of a cache are made of, [batch].
 ///
 /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-inline std::vector<Index> checked_sources(const char* function, const row_list& from, const cache_rows& rows,
-                                          Index batch) {
+///
+/// \param rows  rows.checked(function, b) refuses what is no row
+template <class Rows>
+std::vector<Index> checked_sources(const char* function, const row_list& from, const Rows& rows,
+                                   Index batch) {
   if (from.size() != static_cast<std::size_t>(batch))
     ROPE_THROW(std::invalid_argument,
                message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
@@ -61,6 +64,35 @@ void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const E
     }
     source[to] = static_cast<Index>(to);
   }
+}
+
+/// Makes row `to` of a cache what row `from` is.
+///
+/// \param rows   the slots of each row that are in use, used(b), and what the cache knows of them
+/// \param parts  what is in these slots
+///
+/// Throws:  std::out_of_range if there is no such row
+template <class Rows, class... Parts>
+void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... parts) {
+  rows.checked(function, from);
+  if (rows.checked(function, to) == from) return;
+  (parts.copy_row(from, to, rows.used(from)), ...);
+  rows.copy_row(from, to);
+}
+
+/// Makes every row b of a cache what row from[b] was.
+///
+/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+template <class Rows, class... Parts>
+void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
+  reorder_rows(
+      checked_sources(function, from, rows, batch),
+      [&](Index row, Index to) { detail::copy_row(function, row, to, rows, parts...); },
+      [&](Index a, Index b) {
+        const Index slots = (std::max)(rows.used(a), rows.used(b));
+        (parts.swap_rows(a, b, slots), ...);
+        rows.swap_rows(a, b);
+      });
 }
 
 }  // namespace detail

@@ -2,12 +2,13 @@
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 
-#include <algorithm>  // std::fill, std::max, std::min
+#include <algorithm>  // std::copy_n, std::fill, std::max, std::min, std::swap_ranges
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>  // std::swap
 #include <vector>
 
 #include <rope/base/exact.hpp>
@@ -74,9 +75,10 @@ class ring_rows {
     return first >= last || oldest_[at(b)] <= first;
   }
 
-  Index checked(Index b) const {
+  Index checked(Index b) const { return checked("ring_cache", b); }
+  Index checked(const char* function, Index b) const {
     if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message("ring_cache: row must be in [0, ", batch_, "), got ", b));
+      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
     return b;
   }
   static void check_position(const char* function, std::int64_t position) {
@@ -143,6 +145,21 @@ class ring_rows {
       seen_[at(b)] = size;
       oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
+  }
+  void copy_row(Index from, Index to) {
+    std::copy_n(&position_in(from, 0), used(from), &position_in(to, 0));
+    seen_[at(to)] = seen(from);
+    oldest_[at(to)] = oldest_[at(from)];
+    used_[at(to)] = used(from);
+    newest_.copy_row(from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(&position_in(a, 0), &position_in(a, 0) + (std::max)(used(a), used(b)),
+                     &position_in(b, 0));
+    std::swap(seen_[at(a)], seen_[at(b)]);
+    std::swap(oldest_[at(a)], oldest_[at(b)]);
+    std::swap(used_[at(a)], used_[at(b)]);
+    newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(seen_.begin(), seen_.end(), std::int64_t{0});

@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -209,15 +209,11 @@ class stored_tokens {
     note_shift(rows, first, last, delta);
   }
   void copy_row(const char* function, Index from, Index to) {
-    rows_.checked(function, from);
-    if (rows_.checked(function, to) != from) overwrite(from, to);
+    detail::copy_row(function, from, to, rows_, memory_, coordinates_);
   }
   /// \param from  row b becomes what row from[b] is
   void reorder(const char* function, const row_list& from) {
-    reorder_rows(
-        checked_sources(function, from, rows_, memory_.batch()),
-        [&](Index row, Index to) { overwrite(row, to); },
-        [&](Index first, Index second) { exchange(first, second); });
+    detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
   }
   void clear() {
     rows_.clear();
@@ -271,17 +267,6 @@ class stored_tokens {
       coordinates_.shift(rows, rows_, first, last, delta);
     else
       rows_.shift(rows, first, last, delta);
-  }
-  void overwrite(Index from, Index to) {
-    memory_.copy_row(from, to, rows_.size(from));
-    coordinates_.copy_row(from, to, rows_.size(from));
-    rows_.copy_row(from, to);
-  }
-  void exchange(Index a, Index b) {
-    const Index size = (std::max)(rows_.size(a), rows_.size(b));
-    memory_.swap_rows(a, b, size);
-    coordinates_.swap_rows(a, b, size);
-    rows_.swap_rows(a, b);
   }
 
   cache_memory<T, place> memory_;
