@@ -204,13 +204,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
-#define ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
-
-#include <algorithm>  // std::min
-#include <cstddef>
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 
@@ -1900,6 +1893,13 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+#define ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 #define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
@@ -7066,6 +7066,16 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
+/// Whether the channels of these keys or values are numbers.
+///
+/// \param keys  of a tile that begins with token `begin`
+template <class C>
+bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, const tile_range& keys) {
+  for (Index j = keys.first; j < keys.last; ++j)
+    if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
+  return true;
+}
+
 /// What rows are packed from: integers have been multiplied by their scales by then.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
@@ -8280,9 +8290,7 @@ class decode_operands {
     if constexpr (is_quantized<C>) {
       return has_finite_scales(call_.v, of_.b, kv, begin, hull);
     } else {
-      for (Index j = hull.first; j < hull.last; ++j)
-        if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
-      return true;
+      return are_finite(call_.v, of_.b, kv, begin, hull);
     }
   }
 
@@ -8321,6 +8329,10 @@ class decode_operands {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
+#define ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
 #define ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
@@ -8522,6 +8534,32 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
 
+/// Weights of a tile as bfloat16.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
+/// neighbour that is not in the hull has a weight of zero.
+inline void round_weights(const tile_range& hull, Index rows, const float* weights,
+                          Eigen::bfloat16* rounded) {
+  using shape = panel_shape<float>;
+  for (Index r = 0; r < rows; ++r) {
+    Eigen::bfloat16* row = rounded + r * shape::tile;
+    for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
+      round_panel(weights + r * shape::tile + j, row + j);
+    if (hull.first % 2 == 1) row[hull.first - 1] = Eigen::bfloat16(0.0f);
+    if (hull.last % 2 == 1) row[hull.last] = Eigen::bfloat16(0.0f);
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
+
 /// What decoding multiplies as bfloat16, as in bfloat16_operands.hpp.
 
 namespace rope {
@@ -8540,7 +8578,7 @@ class bfloat16_decode_operands {
     struct decode_visible_sums {};
     struct decode_turned {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
-    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + weight_stride));
+    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
     weights_ = queries_ + of_.rows * of_.heads * depth;
     visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
     buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
@@ -8590,9 +8628,7 @@ class bfloat16_decode_operands {
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
 
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    for (Index j = hull.first; j < hull.last; ++j)
-      if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
-    return true;
+    return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
   /// The bits of add_values where every value is a number: what a row does not see is zero for it.
@@ -8618,8 +8654,6 @@ class bfloat16_decode_operands {
   }
 
  private:
-  static constexpr Index weight_stride = shape::tile;
-
   T* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
@@ -8627,14 +8661,8 @@ class bfloat16_decode_operands {
   /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
   value_pairs pairs_with(const tile_range& keys, Index rows, const float* weights,
                          const row_block<T>& values) {
-    for (Index r = 0; r < rows; ++r) {
-      T* to = weights_ + r * weight_stride;
-      for (Index j = keys.first / shape::width * shape::width; j < keys.last; j += shape::width)
-        round_panel(weights + r * shape::tile + j, to + j);
-      if (keys.first % 2 == 1) to[keys.first - 1] = T(0.0f);
-      if (keys.last % 2 == 1) to[keys.last] = T(0.0f);
-    }
-    return {values, keys.first, keys.last, weights_, weight_stride};
+    round_weights(keys, rows, weights, weights_);
+    return {values, keys.first, keys.last, weights_, shape::tile};
   }
 
   const call_type& call_;
@@ -8848,9 +8876,7 @@ class bfloat16_operands {
   }
 
   bool finite_values(Index count) const {
-    for (Index j = 0; j < count; ++j)
-      if (!all_finite(call_.v.at(block_.b, begin_ + j, block_.kv), value_dim_)) return false;
-    return true;
+    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
   /// The neighbour of the first or last key of the hull has a weight of zero.
   bool exceeds(const tile_range& hull) const {
@@ -8858,14 +8884,14 @@ class bfloat16_operands {
   }
 
   void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
-    round_weights(hull, weights);
+    round_weights(hull, shape::rows, weights, weights_);
     for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
       value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
   }
 
   /// With the bits of add_values where every value is a number.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
-    round_weights(softmax.hull(), weights);
+    round_weights(softmax.hull(), shape::rows, weights, weights_);
     for (Index c = 0; c < value_dim_; c += shape::width)
       for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
         for (Index place = 0; r < rows && place < shape::width; ++place)
@@ -8900,16 +8926,6 @@ class bfloat16_operands {
         pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
         ++j;
       }
-    }
-  }
-
-  void round_weights(const tile_range& hull, const float* weights) {
-    for (Index r = 0; r < shape::rows; ++r) {
-      T* rounded_row = weights_ + r * shape::tile;
-      for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
-        round_panel(weights + r * shape::tile + j, rounded_row + j);
-      if (hull.first % 2 == 1) rounded_row[hull.first - 1] = T(0.0f);
-      if (hull.last % 2 == 1) rounded_row[hull.last] = T(0.0f);
     }
   }
 

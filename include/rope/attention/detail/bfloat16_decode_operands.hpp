@@ -7,13 +7,12 @@
 #include <rope/attention/detail/bfloat16_streams.hpp>
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/rounded_weights.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
-#include <rope/base/simd/bfloat16_panels.hpp>
-#include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -36,7 +35,7 @@ class bfloat16_decode_operands {
     struct decode_visible_sums {};
     struct decode_turned {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
-    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + weight_stride));
+    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
     weights_ = queries_ + of_.rows * of_.heads * depth;
     visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
     buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
@@ -86,9 +85,7 @@ class bfloat16_decode_operands {
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
 
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    for (Index j = hull.first; j < hull.last; ++j)
-      if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
-    return true;
+    return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
   /// The bits of add_values where every value is a number: what a row does not see is zero for it.
@@ -114,8 +111,6 @@ class bfloat16_decode_operands {
   }
 
  private:
-  static constexpr Index weight_stride = shape::tile;
-
   T* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
@@ -123,14 +118,8 @@ class bfloat16_decode_operands {
   /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
   value_pairs pairs_with(const tile_range& keys, Index rows, const float* weights,
                          const row_block<T>& values) {
-    for (Index r = 0; r < rows; ++r) {
-      T* to = weights_ + r * weight_stride;
-      for (Index j = keys.first / shape::width * shape::width; j < keys.last; j += shape::width)
-        round_panel(weights + r * shape::tile + j, to + j);
-      if (keys.first % 2 == 1) to[keys.first - 1] = T(0.0f);
-      if (keys.last % 2 == 1) to[keys.last] = T(0.0f);
-    }
-    return {values, keys.first, keys.last, weights_, weight_stride};
+    round_weights(keys, rows, weights, weights_);
+    return {values, keys.first, keys.last, weights_, shape::tile};
   }
 
   const call_type& call_;

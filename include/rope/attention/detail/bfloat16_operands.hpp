@@ -6,10 +6,10 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/prefill_operands.hpp>
+#include <rope/attention/detail/rounded_weights.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/base/simd/bfloat16_panels.hpp>
-#include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
@@ -76,9 +76,7 @@ class bfloat16_operands {
   }
 
   bool finite_values(Index count) const {
-    for (Index j = 0; j < count; ++j)
-      if (!all_finite(call_.v.at(block_.b, begin_ + j, block_.kv), value_dim_)) return false;
-    return true;
+    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
   /// The neighbour of the first or last key of the hull has a weight of zero.
   bool exceeds(const tile_range& hull) const {
@@ -86,14 +84,14 @@ class bfloat16_operands {
   }
 
   void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
-    round_weights(hull, weights);
+    round_weights(hull, shape::rows, weights, weights_);
     for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
       value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
   }
 
   /// With the bits of add_values where every value is a number.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
-    round_weights(softmax.hull(), weights);
+    round_weights(softmax.hull(), shape::rows, weights, weights_);
     for (Index c = 0; c < value_dim_; c += shape::width)
       for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
         for (Index place = 0; r < rows && place < shape::width; ++place)
@@ -128,16 +126,6 @@ class bfloat16_operands {
         pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
         ++j;
       }
-    }
-  }
-
-  void round_weights(const tile_range& hull, const float* weights) {
-    for (Index r = 0; r < shape::rows; ++r) {
-      T* rounded_row = weights_ + r * shape::tile;
-      for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
-        round_panel(weights + r * shape::tile + j, rounded_row + j);
-      if (hull.first % 2 == 1) rounded_row[hull.first - 1] = T(0.0f);
-      if (hull.last % 2 == 1) rounded_row[hull.last] = T(0.0f);
     }
   }
 

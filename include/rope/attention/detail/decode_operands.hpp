@@ -118,9 +118,7 @@ class decode_operands {
     if constexpr (is_quantized<C>) {
       return has_finite_scales(call_.v, of_.b, kv, begin, hull);
     } else {
-      for (Index j = hull.first; j < hull.last; ++j)
-        if (!all_finite(call_.v.at(of_.b, begin + j, kv), call_.v.head_dim)) return false;
-      return true;
+      return are_finite(call_.v, of_.b, kv, begin, hull);
     }
   }
 

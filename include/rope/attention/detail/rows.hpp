@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/token_scales.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/visibility.hpp>
@@ -120,6 +121,16 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
   rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
+}
+
+/// Whether the channels of these keys or values are numbers.
+///
+/// \param keys  of a tile that begins with token `begin`
+template <class C>
+bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, const tile_range& keys) {
+  for (Index j = keys.first; j < keys.last; ++j)
+    if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
+  return true;
 }
 
 /// What rows are packed from: integers have been multiplied by their scales by then.
