@@ -47,7 +47,7 @@ EXPLAINED = [
 
 def explanation(format_, field, record):
     for of_format, fields, when, reason in EXPLAINED:
-        if of_format == format_ and (fields is None and field != "rotates" or fields and field in fields) and when(record):
+        if of_format == format_ and (fields is None and field not in ("rotates", "architecture") or fields and field in fields) and when(record):
             return reason
     return None
 
