@@ -62,10 +62,10 @@ tensor attended(const narrow_operands& x, const rope::attention_options& options
                 [&](auto q, auto k, auto v, auto out) { rope::attention(q, k, v, out, options, threads); });
 }
 
+/// The bound of floats holds: that a score, or a channel, and a weight are rounded once more for their scale
+/// is less than its six standard deviations leave.
 double error_of(const features::setting& s, const narrow_operands& x, const tensor& got) {
-  const operands numbers = x.numbers();
-  return reference::worst_error<float>(got, features::definition(s, numbers).out,
-                                       quantized::bound(s, numbers));
+  return features::out_error<float>(features::definition(s, x.numbers()), got);
 }
 
 /// Whether some query sees key j of key head kv of row b.

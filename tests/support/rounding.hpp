@@ -78,7 +78,7 @@ class query_errors {
   explicit query_errors(std::size_t count) : first_(count), second_(count), squares_(count) {}
 
   void start() {
-    both_ = log_sum_ = weights_ = 0;
+    both_ = weights_ = 0;
     std::fill(first_.begin(), first_.end(), 0.0);
     std::fill(second_.begin(), second_.end(), 0.0);
     std::fill(squares_.begin(), squares_.end(), 0.0);
@@ -100,7 +100,6 @@ class query_errors {
   }
   void add_without_value(double weight, double variance) {
     both_ += weight * weight * variance;
-    log_sum_ += weight * std::sqrt(variance);
     weights_ += weight * weight;
   }
 
@@ -111,14 +110,16 @@ class query_errors {
     return std::sqrt((std::max)(shifted, 0.0) + variance_of_sum(roundings, squares_[c], out) +
                      out * out * (variance_of_sum(roundings, weights_, 1) + 4));
   }
-  /// That of the logarithm of the sum. Errors of one query may be common to all its keys, so they do not
-  /// cancel here.
+  /// That of the logarithm of the sum: of its weights, of the sum, and of the logarithm with what is added to
+  /// it; and what is common to all keys of a tile, the factor of a maximum that grew: an exp (2 u) and a product
+  /// for each of some log(tiles) times.
   double log_sum(double keys) const {
-    return log_sum_ + std::sqrt(variance_of_sum(roundings_of_sum(keys), weights_, 1) + 4);
+    const double growths = 1 + std::log(tiles_of_sum(keys));
+    return std::sqrt(both_ + variance_of_sum(roundings_of_sum(keys), weights_, 1) + 4 + 5.0 / 3 * growths);
   }
 
  private:
-  double both_ = 0, log_sum_ = 0, weights_ = 0;
+  double both_ = 0, weights_ = 0;
   std::vector<double> first_, second_, squares_;
 };
 
