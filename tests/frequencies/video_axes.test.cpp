@@ -117,6 +117,7 @@ TEST_CASE("LTX-Video", "[frequencies][video_axes]") {
                     {-1.25663706, 0, -0.785398163, -12566.3706, 0, -7853.98163}, 9));
   // Channels that three axes cannot share lead and do not turn.
   const frequencies rest = rope::ltx_frequencies(16);
+  CHECK(rest.axes() == 3);
   REQUIRE(rest.pairs() == 8);
   CHECK((rest.inv_freq().topRows(2) == 0).all());
   CHECK((rest.inv_freq().bottomRows(6) == rope::ltx_frequencies(12).inv_freq()).all());

@@ -120,6 +120,11 @@ TEST_CASE("Qwen2.5-Omni takes frames and sound by chunks of time", "[positions][
         " next 28");
 }
 
+TEST_CASE("a chunk of one position has at most one token of the sound", "[positions][omni_positions]") {
+  CHECK(spelled(qwen2_5_omni_positions({sounding_video_run{{2, 1, 2, 3.0}, 4}}, 0, 1)) ==
+        "(0,0,0)(0,0,0)(1,1,1)(1,1,2)(1,1,1)(4,1,1)(2,2,2)(4,1,2)(3,3,3)(4,4,4)(5,5,5)(5,5,5) next 6");
+}
+
 TEST_CASE("Qwen3-Omni takes frames and sound token by token", "[positions][omni_positions]") {
   CHECK(spelled(qwen3_omni_positions({text_run{2}, sounding_video_run{{2, 1, 2, 13.0}, 3}, text_run{2}})) ==
         "(0,0,0)(1,1,1)(2,2,2)(3,3,3)(4,4,4)(4,4,5)(4,4,4)(5,5,5)(6,6,6)(17,4,4)"

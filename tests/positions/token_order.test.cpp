@@ -71,6 +71,11 @@ TEST_CASE("prefix tokens keep their bits", "[positions][token_order]") {
   const auto coordinates = rope::with_unrotated_tokens(grid, registers, last);
   REQUIRE(coordinates.rows() == tokens);
   CHECK((coordinates.middleRows(registers, patches) == grid).all());
+  const auto behind = rope::with_unrotated_tokens(grid, 0, last);  // as Llama 4
+  REQUIRE(behind.rows() == patches + last);
+  CHECK((behind.topRows(patches) == grid).all());
+  CHECK((behind.bottomRows(last) == 0).all());
+  CHECK((rope::with_unrotated_tokens(grid, 0) == grid).all());
   testing::guarded_memory<float> memory(tokens * heads * 16);  // NaN: arithmetic would show
   const auto x = rope::thd(memory.data(), tokens, heads, 16);
   memory.fill(x.token_range(registers, patches), 41);

@@ -226,6 +226,8 @@ TEST_CASE("the m of a table is measured, and every pair must have it", "[tables]
     if (m == 1) CHECK(read().attention_factor() == 1);
     x.sin(40, 3) *= 1.0001f;
     CHECK(throws_saying<std::invalid_argument>(read, "cos^2 + sin^2 must be one m^2", "row 40, pair 3"));
+    x.cos(0, 3) *= 1.0001f;  // the first that is wrong
+    CHECK(throws_saying<std::invalid_argument>(read, "cos^2 + sin^2 must be one m^2", "row 0, pair 3"));
   }
   float_tables swapped(8, 4, 1);
   swapped.sin.row(5) = swapped.sin.row(4).eval();
@@ -290,6 +292,10 @@ TEST_CASE("entries without an inverse are refused", "[tables][given_table]") {
     CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries(cos, sin); }, "row 1, pair 2",
                                                "sqrt(cos^2 + sin^2)"));
   }
+  cos(1, 2) = sin(1, 2) = 7e37;  // each alone is small enough
+  CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries(cos, sin); }, "row 1, pair 2"));
+  sin(1, 2) = 0;
+  CHECK(table_of_entries(cos, sin).cos(1)[2] == 7e37f);
   cos(1, 2) = 1e-39;
   CHECK(table_of_entries<double>(cos, sin).cos(1)[2] == 1e-39);
   cos(1, 2) = 1e-200;

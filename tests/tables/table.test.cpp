@@ -295,6 +295,20 @@ TEMPLATE_TEST_CASE("real coordinates turn by their exact value", "[tables][table
     }
 }
 
+TEST_CASE("a fraction of any size turns by its product with inv_freq", "[tables][table]") {
+  const Eigen::Array2d inv_freq(1.0, 0.37);
+  const Index rows = 120;
+  Eigen::ArrayXd coordinates(rows);
+  for (Index r = 0; r < rows; ++r) coordinates(r) = testing::ldexp(r % 2 == 0 ? 1.3 : -1.7, -int(r) - 1);
+  const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
+  for (Index r = 0; r < rows; ++r)
+    for (Index i = 0; i < 2; ++i) {
+      CAPTURE(r, i);
+      const testing::wide exact = reference::sin(coordinates(r), inv_freq(i));
+      CHECK(tolerance::error_in_ulp(table.sin(r)[i], exact) <= tolerance::table_entry<double>());
+    }
+}
+
 TEST_CASE("the angles of several axes add up", "[tables][table]") {
   const frequencies schedule = two_axes();
   const std::uint64_t seed = 9;

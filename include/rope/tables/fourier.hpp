@@ -117,7 +117,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                                sin_sum += sin[static_cast<std::size_t>(j)] * to_sin(j, d);
                                              }
                                              cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
-                                             sin_row[d] = detail::entry_of<S>(d < mixed ? m * sin_sum : 0);
+                                             sin_row[d] = detail::entry_of<S>(m * sin_sum);
                                            }
                                          });
 }
