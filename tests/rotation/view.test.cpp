@@ -129,6 +129,10 @@ TEST_CASE("a row-major matrix holds the heads of a token side by side in its row
   CHECK(is_at(rope::thd(x, H), in_x, 1));
   CHECK(is_at(rope::thd(Eigen::Map<matrix>(x.data(), S, H * D), H), in_x, 1));
   CHECK(is_at(rope::thd(Eigen::Ref<matrix>(x), H), in_x, 1));
+  const auto one_head = rope::thd(x, 1);
+  CHECK(one_head.heads == 1);
+  CHECK(one_head.head_dim == H * D);
+  CHECK(one_head.at(0, 1, 0) + 3 == &x(1, 3));
   Eigen::Array<float, S, H * D, Eigen::RowMajor> fixed;
   CHECK(is_at(
       rope::thd(fixed, H), [&](Index, Index s, Index h, Index d) { return &fixed(s, h * D + d); }, 1));
