@@ -43,6 +43,14 @@ TEST_CASE("the sizes of a block are those of its weights", "[block]") {
             {.q = linear(8, 4), .k = linear(8, 4), .v = linear(8, 4), .o = linear(4, 8)}, {.heads = 4})
             .shape()
             .kv_heads == 4);
+  // Values of one channel, and a norm without an epsilon.
+  const multi_head_shape smallest =
+      multi_head_attention<double>(
+          {.q = linear(2, 4), .k = linear(2, 4), .v = linear(1, 4), .o = linear(4, 1)},
+          {.heads = 1, .norm_epsilon = 0})
+          .shape();
+  CHECK(smallest.head_dim == 2);
+  CHECK(smallest.value_dim == 1);
 }
 
 TEST_CASE("a projection maps the memory it is given", "[block]") {
@@ -52,7 +60,8 @@ TEST_CASE("a projection maps the memory it is given", "[block]") {
   CHECK(with.weight(1, 0) == 4);
   CHECK(with.bias(1) == 8);
   CHECK(without.bias.size() == 0);
-  CHECK(projection<const float>().weight.size() == 0);
+  CHECK(projection<const float>().weight.rows() == 0);
+  CHECK(projection<const float>().weight.cols() == 0);
 }
 
 TEST_CASE("weights that do not fit each other are refused", "[block]") {
