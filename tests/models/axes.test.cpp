@@ -34,6 +34,16 @@ TEST_CASE("the sections of a model become axes of its frequencies", "[models][mo
   CHECK(same(rope::frequencies_on_axes(group_with({24, 20, 20}, true)),
              rope::on_axes(schedule, rope::interleaved_sections({24, 20, 20}))));
   CHECK(same(rope::frequencies_on_axes(group_with({}, false)), schedule));
+  rope::layer_group untold = {.layer_type = "",
+                              .layout = rope::layout_kind::half_split,
+                              .head_dim = 128,
+                              .first_channel = 0,
+                              .frequencies = schedule,
+                              .mrope_sections = {16, 24, 24},
+                              .rule = "default",
+                              .base = 1e6};
+  CHECK(same(rope::frequencies_on_axes(untold),
+             rope::on_axes(schedule, rope::contiguous_sections({16, 24, 24}))));
   rope::layer_group pangu = group_with({24, 20, 20}, false);
   pangu.mrope_spread = true;
   CHECK(same(rope::frequencies_on_axes(pangu), rope::on_axes(schedule, rope::spread_sections({24, 20, 20}))));

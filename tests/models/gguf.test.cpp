@@ -341,6 +341,7 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
   const json window = {{".attention.sliding_window", 4096}}, none = {{".attention.sliding_window", 0}};
   CHECK(model("llama", window).layers_without_rope.empty());
   CHECK(model("smollm3", json::object()).layers_without_rope == layers{3, 7});
+  CHECK(model("smollm3", {{".block_count", 3}}).layers_without_rope.empty());
   CHECK(model("llama4", json::object()).layers_without_rope == layers{3, 7});
   CHECK(model("llama4", none).layers_without_rope == layers{7});  // the period is the number of layers
   CHECK(model("cohere2", window).layers_without_rope == layers{3, 7});

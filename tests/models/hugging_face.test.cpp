@@ -837,3 +837,21 @@ TEST_CASE("a config that is no dictionary, and a length that is none, are refuse
   CHECK(testing::throws_saying<std::invalid_argument>([] { import_hugging_face(small, {.length = -1}); },
                                                       "length", "-1"));
 }
+
+TEST_CASE("sections that the class cuts are cut, which a warning says", "[models][import]") {
+  const auto sections = [](std::vector<Index> given) {
+    return import_hugging_face(
+        json{{"model_type", "qwen3_vl_text"},
+             {"hidden_size", 1024},
+             {"num_attention_heads", 8},
+             {"head_dim", 128},
+             {"rope_parameters",
+              {{"rope_type", "default"}, {"mrope_section", given}, {"mrope_interleaved", true}}}});
+  };
+  const auto whole = sections({24, 20, 20}), cut = sections({16, 24, 24});
+  CHECK(whole.groups.front().mrope_sections == std::vector<Index>{24, 20, 20});
+  CHECK_FALSE(has_warning(whole.warnings, "as the class slices it"));
+  CHECK(cut.groups.front().mrope_sections == std::vector<Index>{22, 21, 21});
+  CHECK(
+      has_warning(cut.warnings, "mrope_section [16, 24, 24] does not fit 64 pairs in turn", "[22, 21, 21]"));
+}

@@ -84,6 +84,7 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
   CHECK(windows(hugging_face("gemma2", json::object())) == "? 0 ? 0");
   CHECK(windows(hugging_face("gemma3_text", with({{"num_hidden_layers", 7}})), 7) == "16 16 16 16 16 0 16");
   CHECK(windows(hugging_face("cohere2", json::object())) == "4096 4096 4096 0");
+  CHECK(windows(hugging_face("cohere2", {{"sliding_window", 1}})) == "1 1 1 0");
   CHECK(windows(hugging_face("gpt_oss", with({{"rope_parameters", {{"rope_type", "default"}}}}))) ==
         "16 0 16 0");
   CHECK(windows(hugging_face("llama4_text", {{"layer_types",

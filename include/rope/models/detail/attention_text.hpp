@@ -24,7 +24,7 @@ inline std::string layers_text(const std::vector<Index>& layers) {
   const std::size_t count = layers.size();
   const Index step = count > 1 ? layers[1] - layers[0] : 1;
   bool even = step > 1 && count > 3;
-  for (std::size_t i = 1; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
+  for (std::size_t i = 2; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
   if (even)
     return std::to_string(layers[0]) + ", " + std::to_string(layers[1]) + ", ..., " +
            std::to_string(layers.back());
