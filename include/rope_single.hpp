@@ -15587,8 +15587,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
       checked_sources(function, from, rows, batch),
       [&](Index row, Index to) { detail::copy_row(function, row, to, rows, parts...); },
       [&](Index a, Index b) {
-        const Index slots = (std::max)(rows.used(a), rows.used(b));
-        (parts.swap_rows(a, b, slots), ...);
+        const Index count = (std::max)(rows.used(a), rows.used(b));
+        (parts.swap_rows(a, b, count), ...);
         rows.swap_rows(a, b);
       });
 }
@@ -16977,13 +16977,13 @@ class ring_axes {
     for (Index b = rows.first; b < rows.last; ++b)
       rows_.go_on_behind(b, size == 0 ? -1.0 : largest_[at(b, ring.slot(size - 1))]);
   }
-  void copy_row(Index from, Index to, Index slots) {
-    rows_.copy_row(from, to, slots);
-    if (slots_ > 0) std::copy_n(&largest_[at(from, 0)], slots, &largest_[at(to, 0)]);
+  void copy_row(Index from, Index to, Index count) {
+    rows_.copy_row(from, to, count);
+    if (slots_ > 0) std::copy_n(&largest_[at(from, 0)], count, &largest_[at(to, 0)]);
   }
-  void swap_rows(Index a, Index b, Index slots) {
-    rows_.swap_rows(a, b, slots);
-    if (slots_ > 0) std::swap_ranges(&largest_[at(a, 0)], &largest_[at(a, 0)] + slots, &largest_[at(b, 0)]);
+  void swap_rows(Index a, Index b, Index count) {
+    rows_.swap_rows(a, b, count);
+    if (slots_ > 0) std::swap_ranges(&largest_[at(a, 0)], &largest_[at(a, 0)] + count, &largest_[at(b, 0)]);
   }
   void clear() { rows_.clear(); }
 

@@ -89,8 +89,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
       checked_sources(function, from, rows, batch),
       [&](Index row, Index to) { detail::copy_row(function, row, to, rows, parts...); },
       [&](Index a, Index b) {
-        const Index slots = (std::max)(rows.used(a), rows.used(b));
-        (parts.swap_rows(a, b, slots), ...);
+        const Index count = (std::max)(rows.used(a), rows.used(b));
+        (parts.swap_rows(a, b, count), ...);
         rows.swap_rows(a, b);
       });
 }
