@@ -1043,11 +1043,12 @@ struct dynamic_ntk_scaling {
                           "dynamic_ntk_scaling: max_position must be positive", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
-    if (length > max_position)
-      detail::stretch_base(axis,
-                           detail::widened(factor) * detail::widened(length) / detail::widened(max_position) -
-                               detail::widened(factor - 1),
-                           "dynamic_ntk_scaling");
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which cancels nothing.
+      const long double limit = detail::widened(max_position);
+      const long double grown = detail::widened(factor) * (detail::widened(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling");
+    }
   }
 };
 
