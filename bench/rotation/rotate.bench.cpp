@@ -171,7 +171,7 @@ void register_layout() {
     register_in_place<Layout, float>(bert, o);
     register_in_place<Layout, float>(prefill4096, o);
   }
-  for (const Index head_dim : {64, 80, 96, 256}) {
+  for (const Index head_dim : {64, 72, 80, 96, 100, 256}) {
     register_in_place<Layout, float>({1, 1, 32, head_dim});
     register_in_place<Layout, float>({1, 512, 32, head_dim});
     register_in_place<Layout, float>({1, 4096, 32, head_dim});

@@ -228,17 +228,12 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
     const decltype(step::read_early(in)) early[] = {
         step::read_early(in + stride * Index(k) * step::pairs)...};
-    if constexpr (tail) {
-      const auto rest = step::read(step::read_early(in + to_last), in + to_last, pairs);
-      const typename step::channels read[] = {
-          step::read(early[k], in + stride * Index(k) * step::pairs, pairs)...};
-      (steps[k].write(read[k], out + stride * Index(k) * step::pairs, pairs), ...);
-      last.write(rest, out + to_last, pairs);
-    } else {
-      (steps[k].write(step::read(early[k], in + stride * Index(k) * step::pairs, pairs),
-                      out + stride * Index(k) * step::pairs, pairs),
-       ...);
-    }
+    [[maybe_unused]] typename step::channels rest;
+    if constexpr (tail) rest = step::read(step::read_early(in + to_last), in + to_last, pairs);
+    (steps[k].write(step::read(early[k], in + stride * Index(k) * step::pairs, pairs),
+                    out + stride * Index(k) * step::pairs, pairs),
+     ...);
+    if constexpr (tail) last.write(rest, out + to_last, pairs);
   }
 }
 

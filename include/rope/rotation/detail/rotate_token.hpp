@@ -2,7 +2,6 @@
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
-#include <bit>  // std::has_single_bit
 #include <cstddef>
 #include <type_traits>
 
@@ -20,14 +19,31 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. A second
-/// pass over heads of 16-bit channels, which are short, costs less than it would to do without it.
+/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. Heads of
+/// 16-bit channels are short: a second pass over them costs less than doing without it.
 template <class Layout, class T, class P, bool apart>
 bool in_one_pass(Index pairs) {
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
-  return pairs <= pairs_in_block<Layout, T, P, apart> &&
-         (sizeof(T) == 2 ||
-          (pairs % step == 0 && std::has_single_bit(static_cast<std::size_t>(pairs / step))));
+  constexpr Index least = sizeof(T) == 2 ? 0 : rotation_step<Layout, T, P, apart>::pairs;
+  return pairs >= least && pairs <= pairs_in_block<Layout, T, P, apart>;
+}
+
+/// Rotates every head of a token whose row is one block of any length.
+template <class Layout, class P, bool apart, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inverse> row) {
+  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
+  if constexpr (sizeof(T) == 2) {
+    rotate_blocks<Layout, P, most, apart>(x, row, 0);
+  } else {
+    constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
+    with_count<most + 1>(row.pairs / step, [&](auto each) {
+      if constexpr (each.size() > 0) {
+        if (each.size() == most || row.pairs % step == 0)
+          rotate_block<Layout, P, apart, false>(each, x, row, 0);
+        else
+          rotate_block<Layout, P, apart, true>(each, x, row, 0);
+      }
+    });
+  }
 }
 
 /// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
@@ -90,7 +106,10 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       if (channels_to_line<P>(x.in) != 0 && rotate_shifted<Layout, P>(x, row)) return;
     const bool held = in_one_pass<Layout, T, P, form::held_apart>(row.pairs);
     if (!streams || (held && (form::holds_between_buffers || x.in == x.out))) {
-      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
+      if (held)
+        rotate_in_one_pass<Layout, P, form::held_apart>(x, row);
+      else
+        rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
       return;
     }
     rotate_in_order<Layout, P, form::read_again_apart>(x, row);

@@ -151,7 +151,7 @@ class rotation {
 template <class Layout, bool inverse, class T, class S, class Source>
 void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const {
   while (first < last) {
-    const Index b = first / x_.tokens, t = first % x_.tokens;
+    const Index b = first < x_.tokens ? 0 : first / x_.tokens, t = first - b * x_.tokens;
     const Index count = (std::min)(last - first, x_.tokens - t);
     run_row(b, t, t + count);
     first += count;
