@@ -145,7 +145,8 @@ class Workshop:
 
     def first_header(self, flags):
         """What every test includes and no exhibit changes, precompiled."""
-        folder = self.scratch / ("first_" + hashlib.sha256(repr((self.base, flags)).encode()).hexdigest()[:12])
+        text = (TESTS / "support/catch.hpp").read_bytes()
+        folder = self.scratch / ("first_" + hashlib.sha256(repr((self.base, flags, text)).encode()).hexdigest()[:12])
         folder.mkdir(exist_ok=True)
         first = folder / "first.hpp"
 
