@@ -365,6 +365,39 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
   check(kv_cache<Eigen::bfloat16>(batch, 20, 2, 8, 5, key_storage::raw), backwards{});
 }
 
+TEST_CASE("each head has its sink logit in rows of any count", "[cache]") {
+  const Index heads = 4;
+  const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 0.0f};
+  const std::vector<float> memory = testing::random_channels<float>(2 * 5 * heads * 8, 11);
+  const auto q = bshd(memory.data(), 2, 5, heads, 8);
+  const auto k = q.head_range(0, 2);
+  const frequency_table<> table(plain, 20);
+  for (const bool raw : {false, true}) {
+    CAPTURE(raw);
+    const auto storage = raw ? key_storage::raw : key_storage::rotated;
+    const auto append = [&](kv_cache<float>& to, const auto& x, const std::vector<Index>& counts) {
+      if (raw)
+        to.append(x, x, counts);
+      else
+        to.append<half_split>(x, x, table, counts);
+    };
+    kv_cache<float> both(2, 10, 2, 8, 8, storage);
+    const std::vector<Index> counts = {5, 3};
+    append(both, k, counts);
+    std::vector<float> got(2 * 5 * heads * 8), alone = got;
+    attention<half_split>(q, both, bshd(got.data(), 2, 5, heads, 8), table, {.sink_logits = logits}, counts);
+    for (Index b = 0; b < 2; ++b) {
+      const Index count = counts[static_cast<std::size_t>(b)];
+      kv_cache<float> one(1, 10, 2, 8, 8, storage);
+      append(one, k.batch_range(b, 1).token_range(0, count), {});
+      attention<half_split>(q.batch_range(b, 1).token_range(0, count), one,
+                            bshd(alone.data(), 2, 5, heads, 8).batch_range(b, 1).token_range(0, count), table,
+                            {.sink_logits = logits});
+    }
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - alone[i]) <= 200 * 0x1p-24f);
+  }
+}
+
 TEST_CASE("queries of a row beyond its count have no keys", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(2, 10, 2, 8, 5);
@@ -377,6 +410,23 @@ TEST_CASE("queries of a row beyond its count have no keys", "[cache]") {
     for (std::size_t t = 0; t < 3; ++t)
       for (std::size_t h = 0; h < 4; ++h)
         CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (b == 1 && t > 0));
+}
+
+TEST_CASE("rows that grew apart to one length forget tokens together", "[cache]") {
+  tokens_of_ones x;
+  kv_cache<float> cache(2, 10, 2, 8, 5);
+  cache.append(x.q(2, 1, 2), x.q(2, 1, 2, 5), std::vector<Index>{0, 1});
+  cache.append(x.q(2, 3, 2), x.q(2, 3, 2, 5), std::vector<Index>{3, 2});
+  cache.truncate(2);  // one token of each: 2 and 1 are left of the last append, which was 3 wide
+  std::vector<double> sums(2 * 3 * 4, -77);
+  attention_options options;
+  options.log_sum_exp = sums;
+  attention(x.q(2, 3), cache, x.out(2, 3), options);
+  const std::size_t left[] = {2, 1};
+  for (std::size_t b = 0; b < 2; ++b)
+    for (std::size_t t = 0; t < 3; ++t)
+      for (std::size_t h = 0; h < 4; ++h)
+        CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (t >= left[b]));
 }
 
 TEST_CASE("options that a cache decides are refused", "[cache]") {

@@ -42,6 +42,10 @@ TEST_CASE("a cache of coordinates says where its tokens are on all axes", "[cach
   cache.append_at(tokens(1, 1), tokens(1, 1), token_coordinates(Eigen::Array<double, 1, 3>(6.5, 0.1, -1)));
   CHECK(describe(cache) ==
         "row 0: 9 of 20 tokens, from (0, 0, 0) to (6.5, 0.1, -1), text goes on at 7.5; rotated keys\n");
+  kv_cache<float> on_one(1, 9, 1, 4, token_axes{1});
+  on_one.append_at(tokens(1, 2), tokens(1, 2), token_coordinates(Eigen::Array<double, 2, 1>(0.25, 6.5)));
+  CHECK(describe(on_one) ==
+        "row 0: 2 of 9 tokens, from (0.25) to (6.5), text goes on at 7.5; rotated keys\n");
 }
 
 TEST_CASE("a ring says what it holds of what it has seen", "[cache]") {

@@ -14,6 +14,8 @@
 #include "support/attention_call.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/heads.hpp"
+#include "support/own_threads.hpp"
 
 using namespace attention_call;
 using rope::kv_cache;
@@ -424,6 +426,11 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
                                    (std::numeric_limits<std::int64_t>::min)()})
     refused(range, "shift: positions must stay within 2^53 in magnitude, got ",
             [&] { cache.shift(0, 5, delta); });
+  for (const std::int64_t delta : {limit - 4, -limit}) {
+    auto far = cache;
+    far.shift(0, 5, delta);
+    CHECK(far.positions(0)[4] == 4 + delta);
+  }
   refused(invalid, "shift: rotated keys are turned by a table", [&] { given.shift(0, 5, 1); });
   refused(invalid, "append: raw keys are rotated when they are read; append them without a layout and table",
           [&] {
@@ -470,4 +477,22 @@ TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "[cache]"
     same = same && values(b, t, h, d) == rounded(tokens.values(b, t, h, d));
   });
   CHECK(same);
+}
+
+TEST_CASE("threads share the new tokens of rows of any count", "[cache]") {
+  const rope::Index batch = 3, tokens = 700, heads = 2,
+                    dim = 64;  // 2 MiB, in pieces that begin inside of rows
+  const std::vector<float> memory = testing::random_channels<float>(batch * tokens * heads * dim, 3);
+  const auto x = rope::bshd(memory.data(), batch, tokens, heads, dim);
+  const rope::frequency_table<> table(rope::frequencies(dim), tokens);
+  const std::vector<rope::Index> all = {}, some = {700, 0, 450};
+  for (const auto& counts : {all, some}) {
+    rope::kv_cache<float> one(batch, tokens, heads, dim), several = one;
+    one.append<rope::half_split>(x, x, table, counts);
+    several.append<rope::half_split>(x, x, table, counts, testing::own_threads(4));
+    for (rope::Index b = 0; b < batch; ++b) {
+      CHECK(testing::same_heads(several.keys(b), one.keys(b)));
+      CHECK(testing::same_heads(several.values(b), one.values(b)));
+    }
+  }
 }

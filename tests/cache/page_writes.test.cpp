@@ -2,6 +2,7 @@
 // What it writes: tests/cache/laws/pages.test.cpp.
 #include <rope/cache/page_writes.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <rope/tables/table.hpp>
@@ -72,4 +73,19 @@ TEST_CASE("wrong writes to pages are refused and write nothing", "[cache]") {
   blocks = {3, 1, 3, 2};  // a shared prefix is no obstacle
   write_rotated();
   CHECK_FALSE(untouched());
+}
+
+TEST_CASE("sequences that write nothing may share the page that they end in", "[cache]") {
+  constexpr Index page_size = 4, dim = 8;
+  std::vector<float> keys(3 * page_size * dim, 7), values = keys;
+  const std::vector<float> fresh = testing::random_channels<float>(2 * dim, 1);
+  const std::vector<std::int64_t> lengths = {3, 3, 3}, blocks = {1, 1, 0}, offsets = {0, 0, 0, 2};
+  const page_view<float> pages(
+      {.keys = bshd(keys.data(), 3, page_size, 1, dim), .values = bshd(values.data(), 3, page_size, 1, dim)},
+      blocks, lengths);
+  write_pages(thd(fresh.data(), 2, 1, dim), thd(fresh.data(), 2, 1, dim), pages, offsets);
+  std::vector<float> expected(keys.size(), 7);
+  std::copy(fresh.begin(), fresh.end(), expected.begin() + dim);
+  CHECK(keys == expected);
+  CHECK(values == expected);
 }

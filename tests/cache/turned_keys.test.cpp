@@ -153,3 +153,16 @@ TEST_CASE("the stride of one key head alone may be anything", "[cache]") {
   CHECK(testing::same_bits(odd, expected));
   CHECK_FALSE(testing::same_bits(odd, fresh));
 }
+
+TEST_CASE("keys of the caller's turn by any number of positions, and by none", "[cache]") {
+  const frequency_table<> table(frequencies(head_dim, 50.0), tokens);
+  for (const std::int64_t delta : {-7, -1, 0, 1, 2, 1000}) {
+    CAPTURE(delta);
+    memories<float> x(half_split{}, table.at_channel(0));
+    x.cache.shift<half_split>(0, tokens, delta, table);
+    shift_keys<half_split>(x.view(), delta, table);
+    CHECK(testing::same_heads<const float>(x.view(), x.cache.keys()));
+    memories<float> before(half_split{}, table.at_channel(0));
+    CHECK(testing::same_heads<const float>(x.view(), before.view()) == (delta == 0));
+  }
+}

@@ -234,6 +234,9 @@ TEST_CASE("text, shifts and positions of a cache with axes have their limits", "
     refused(
         range, [&] { cache.shift<half_split>(0, 3, delta, table); },
         "kv_cache::shift: coordinates must stay within 2^53 in magnitude, got ");
+  kv_cache<float> far = cache;
+  far.shift<half_split>(0, 3, -end, table);
+  CHECK(far.coordinates().minCoeff() == -0x1p53);
   refused(
       range, [&] { cache.shift<half_split>(2, 2, 1, table); }, "kv_cache::shift: first 2 and count 2");
   refused(

@@ -119,7 +119,8 @@ void check_growing(std::uint64_t seed, key_storage storage,
           memory.page_size, memory.heads_first, storage == key_storage::raw);
   const frequency_table<S> all(frequencies(head_dim - 2, 100.0), longest);
   const auto table = all.at_channel(dice.integer(0, 2));
-  std::vector<float> sink_logits(static_cast<std::size_t>(heads), 0.5f);
+  std::vector<float> sink_logits;
+  for (Index h = 0; h < heads; ++h) sink_logits.push_back(0.5f - 0.25f * static_cast<float>(h));
   attention_options options = {.window = dice.integer(0, 1) * dice.integer(1, longest),
                                .softcap = dice.integer(0, 1) != 0 ? 15.0 : 0.0,
                                .sinks = dice.integer(0, 3)};
