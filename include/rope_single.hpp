@@ -22757,6 +22757,13 @@ enum class gguf_temperature { none, of_length, of_context, fixed };
 /// the sequence.
 enum class window_kind { back, both_sides, chunks };
 
+/// As what attention.sliding_window_pattern is read.
+enum class pattern_form {
+  number,  // of so many layers one attends fully
+  list,    // whether each layer slides; a number in its place would let every layer slide
+  either
+};
+
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
@@ -22764,14 +22771,18 @@ struct gguf_record {
   bool last_channels = false;  // the channels that rotate come last in a head
   Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
   bool full_first = false;     // it is the first of them, else the last
-  bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index period_layers = 0;     // only in models of so many layers; 0: in all
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  pattern_form pattern = pattern_form::number;
+  bool needs_window = false;  // without attention.sliding_window no layer slides
+  Index default_window = 0;   // where attention.sliding_window is absent; 0: not known
+  Index fixed_window = 0;     // whatever attention.sliding_window says, unless that is 0
+  Index period_layers = 0;    // only in models of so many layers; 0: in all
+  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
-  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
+  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
+  bool no_rope_first = false;         // the first of them, and none where no layer slides
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
@@ -22912,23 +22923,59 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   return list;
 }
 
+/// Whether layers slide only in models of another number of layers.
+inline bool of_other_size(const gguf_record& record, Index layers) {
+  return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
+}
+
+/// Whether it is known that no layer slides, whatever the pattern and the base of those that do.
+template <class L>
+bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
+  const auto window = reader.number("attention.sliding_window", range::window);
+  return of_other_size(record, layers) || (record.needs_window && window.value_or(0) <= 0);
+}
+
+/// Names attention.sliding_window_pattern where llama.cpp does not read it, or not in every version.
+///
+/// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
+template <class L>
+void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
+                          std::vector<std::string>& warnings) {
+  constexpr const char* name = "attention.sliding_window_pattern";
+  const bool list = reader.numbers(name, range::zero_or_one).has_value();
+  if (record.architecture.empty() || (!list && !reader.number(name, range::count))) return;
+  const std::string of = " is not read for " + reader.architecture();
+  if (of_other_size(record, layers))
+    warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");
+  else if (record.pattern == pattern_form::number && record.period == 0)
+    warnings.push_back(reader.key(name) + of + " by llama.cpp; it is taken to say which layers slide");
+  else if (record.pattern == pattern_form::number && list)
+    warnings.push_back(reader.key(name) +
+                       " is a list, in whose place llama.cpp of August 2026 takes a period of " +
+                       std::to_string(record.period) + " for " + reader.architecture() +
+                       "; later versions take the list, as is done here");
+}
+
 /// One entry per layer, whether it slides; empty if that is not known, or if none does.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
+  const auto window = reader.number("attention.sliding_window", range::window);
+  const auto given = reader.numbers(name, range::zero_or_one);
+  const auto every = reader.number(name, range::count);
+  if (record.needs_pattern && !given && !every)
+    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
+  if (record.pattern == pattern_form::list && every)
+    reader.refuse(reader.key(name), "must be a list of one value per layer, got a number");
   std::vector<bool> sliding;
-  if (const auto given = reader.numbers(name, range::zero_or_one)) {
+  if (none_slides(reader, record, layers)) return sliding;
+  if (given) {
     for (const double slides : gguf_layer_list(reader, name, layers, *given))
       sliding.push_back(!equal(slides, 0));
     return sliding;
   }
-  const auto every = reader.number(name, range::count);
-  if (record.needs_pattern && !every)
-    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
-  const bool fixed = record.period_layers == 0 || record.period_layers == layers;
-  const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
-  const auto window = reader.number("attention.sliding_window", range::window);
-  if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
+  const Index period = every ? static_cast<Index>(*every) : record.period;
+  if (period == 0 || window == 0.0) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
@@ -22956,15 +23003,25 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
+/// attention.sliding_window, or what llama.cpp takes for it; nothing: not known.
+template <class L>
+std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
+  const auto given = reader.number("attention.sliding_window", range::window);
+  if (given && *given > 0 && record.fixed_window > 0) return static_cast<double>(record.fixed_window);
+  if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
+  return given;
+}
+
 /// model_rope::windows.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 template <class L>
-std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
+std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
-  const auto given = reader.number("attention.sliding_window", range::window);
+  const auto given = gguf_window(reader, record);
   if (sliding.empty()) {
-    const bool slides_unsaid = record.period > 0 && !record.needs_window && !given;  // no layers are named
+    if (none_slides(reader, record, layers)) return {0};
+    const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
     return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
   }
   Index window = given ? static_cast<Index>(*given) : not_known_window;
@@ -22981,7 +23038,8 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
-/// The layers that do not rotate, in increasing order.
+/// The layers that do not rotate, in increasing order. By llama.cpp these are every so many, or those that do
+/// not slide, and it is not the same where a file has a pattern of its own.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -22995,10 +23053,14 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  if (record.no_rope_every > 0)
-    for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
-  // Without chunks llama.cpp sets the period of Llama 4's layers that do not rotate to their number.
-  if (record.window == window_kind::chunks && sliding.empty() && layers > 0) without.push_back(layers - 1);
+  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of those that do not rotate
+  // to the number of layers: by the rule of the one the last still does not, by that of the other all do.
+  const bool chunks = record.window == window_kind::chunks;
+  Index every = record.no_rope_every;
+  if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
+  if (record.no_rope_first && every == layers) every = 0;
+  for (Index i = record.no_rope_first ? 0 : every - 1; every > 0 && i < layers; i += every)
+    without.push_back(i);
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
@@ -23361,8 +23423,9 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum gguf_temperature;
   using enum window_kind;
   using enum log_multiplier;
+  using enum pattern_form;
   static constexpr gguf_record records[] = {
-      {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
       {.architecture = "apertus"},
       {.architecture = "arcee", .layout = interleaved},
       {.architecture = "arctic", .layout = interleaved},
@@ -23382,6 +23445,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "cohere2moe",
        .layout = interleaved,
        .full_first = true,
+       .pattern = either,
        .full_rotate = false,
        .sliding = same,
        .needs_pattern = true,
@@ -23413,6 +23477,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "dots3note",
        .layout = interleaved,
        .last_channels = true,
+       .pattern = list,
        .sliding = as_full,
        .needs_pattern = true,
        .needs_swa_base = true},
@@ -23423,7 +23488,12 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "eurobert"},
       {.architecture = "exaone"},
       {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.architecture = "exaone4", .period = 4, .period_layers = 64, .full_rotate = false, .sliding = as_full},
+      {.architecture = "exaone4",
+       .period = 4,
+       .default_window = 4096,
+       .period_layers = 64,
+       .full_rotate = false,
+       .sliding = as_full},
       {.architecture = "falcon"},
       {.architecture = "falcon-h1", .scale = of_key},
       {.architecture = "gemma"},
@@ -23432,11 +23502,16 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .sliding = own_base,
        .window = both_sides,
        .causal = false},
-      {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
-      {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
+      {.architecture = "gemma2",
+       .period = 2,
+       .default_window = 4096,
+       .sliding = as_full,
+       .wide_layers = 46,
+       .softcap = 50},
+      {.architecture = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
-      {.architecture = "gemma4", .sliding = own_base, .scale = one},
-      {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
+      {.architecture = "gemma4", .pattern = list, .sliding = own_base, .scale = one},
+      {.architecture = "gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
       {.architecture = "glm-dsa",
        .layout = interleaved,
        .last_channels = true,
@@ -23451,6 +23526,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "granite", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "granite_swa",
        .layout = interleaved,
+       .pattern = list,
        .sliding = same,
        .sink_logits = true,
        .scale = of_key,
@@ -23483,15 +23559,16 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "llama4",
        .layout = interleaved,
        .period = 4,
-       .full_rotate = false,
        .sliding = as_full,
        .window = chunks,
+       .no_rope_every = 4,
        .temperature = fixed},
       {.architecture = "maincoder", .layout = interleaved},
       {.architecture = "mamba", .rotates = false},
       {.architecture = "mamba2", .rotates = false},
-      {.architecture = "mellum", .period = 4, .sliding = bare},
+      {.architecture = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
       {.architecture = "mimo2",
+       .pattern = list,
        .sliding = own_base,
        .sink_logits = true,
        .note = "layers that slide, and no others, have sink logits"},
@@ -23514,12 +23591,14 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "modern-bert",
        .period = 3,
        .full_first = true,
+       .needs_window = true,
        .sliding = own_base,
        .window = both_sides},
       {.architecture = "mpt", .rotates = false},
       {.architecture = "muse-glimmer",
        .layout = interleaved,
        .period = 4,
+       .pattern = either,
        .full_rotate = false,
        .sliding = unscaled,
        .note = "queries are multiplied by qk_scale_factor too, which is in attn_q_norm.weight"},
@@ -23542,7 +23621,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "phimoe"},
       {.architecture = "plamo"},
       {.architecture = "plamo2"},
-      {.architecture = "plamo3", .period = 8, .sliding = own_base},
+      {.architecture = "plamo3", .period = 8, .needs_window = true, .sliding = own_base},
       {.architecture = "plm", .layout = interleaved, .last_channels = true},
       {.architecture = "pockettts", .layout = interleaved},
       {.architecture = "qwen"},
@@ -23567,13 +23646,19 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .period = 4,
        .full_first = true,
        .needs_window = true,
-       .full_rotate = false,
-       .sliding = as_full},
+       .fixed_window = 4096,
+       .sliding = as_full,
+       .no_rope_every = 4,
+       .no_rope_first = true},
       {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4, .scale = of_key},
       {.architecture = "stablelm"},
       {.architecture = "starcoder", .rotates = false},
       {.architecture = "starcoder2"},
-      {.architecture = "step35", .sliding = own_base, .needs_pattern = true, .half_of_full = true},
+      {.architecture = "step35",
+       .pattern = list,
+       .sliding = own_base,
+       .needs_pattern = true,
+       .half_of_full = true},
       {.architecture = "t5", .rotates = false},
       {.architecture = "t5encoder", .rotates = false},
       {.architecture = "talkie"},
@@ -23685,7 +23770,7 @@ class gguf_importer {
     model_.architecture = reader_.architecture();
     read_record();
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.sliding_window = reader_.number("attention.sliding_window", range::window).value_or(0);
+    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
@@ -23693,7 +23778,8 @@ class gguf_importer {
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
-    model_.windows = gguf_windows(reader_, record_, sliding_);
+    note_sliding_pattern(reader_, record_, layers_, model_.warnings);
+    model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
     add_query_scaling(reader_, record_, model_);
@@ -23752,8 +23838,8 @@ class gguf_importer {
         reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
         record_.half_of_full || (own_base && model_.sliding_window > 0) ||
         (unscaled && !sliding_.empty() && any_scaling);
-    if (plain && sliding_.empty()) return add_group("", false, shape().base(false), shape().dimension(false));
-    if (!two_types) return add_group("", false, shape().base(false), shape().dimension(false));
+    if (!two_types || none_slides(reader_, record_, layers_) || (plain && sliding_.empty()))
+      return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
     add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
     for (const bool slides : sliding_)

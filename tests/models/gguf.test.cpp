@@ -349,9 +349,52 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
             .layers_without_rope == layers{1, 6});
   CHECK(model("cohere2", {{".attention.sliding_window_pattern", 2}}).layers_without_rope ==
         layers{1, 3, 5, 7});
+  // Of these every fourth layer does not rotate, whichever slide.
+  for (const json& pattern : {json(2), json({1, 0, 1, 1, 1, 1, 0, 1})}) {
+    const json other = {{".attention.sliding_window", 4096}, {".attention.sliding_window_pattern", pattern}};
+    CHECK(model("afmoe", other).layers_without_rope == layers{3, 7});
+    CHECK(model("llama4", other).layers_without_rope == layers{3, 7});
+    CHECK(model("smallthinker", other).layers_without_rope == layers{0, 4});
+    CHECK(model("exaone4", other).layers_without_rope.empty());
+  }
+  CHECK(model("afmoe", none).layers_without_rope == layers{3, 7});
+  CHECK(model("smallthinker", none).layers_without_rope.empty());
+  CHECK(model("smallthinker", {{".attention.sliding_window", 4096}, {".block_count", 4}})
+            .layers_without_rope.empty());                      // a period of all layers stands for none
   CHECK(model("exaone4", window).layers_without_rope.empty());  // only the one of 64 layers slides
   CHECK(model("exaone4", {{".block_count", 64}}).layers_without_rope.size() == 16);
   CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
+}
+
+TEST_CASE("where no layer slides, one group is the whole model", "[models][gguf]") {
+  const json no_window = {{".attention.key_length", 128}, {".block_count", 6}, {".rope.freq_base_swa", 2e4}};
+  json window = no_window;
+  window[".attention.sliding_window"] = 64;
+  for (const char* name : {"afmoe", "gemma3", "modern-bert", "plamo3"}) {
+    CAPTURE(name);
+    CHECK(import_gguf(gguf(name, no_window)).groups.size() == 1);
+    CHECK(import_gguf(gguf(name, window)).groups.size() == 2);
+  }
+  CHECK(import_gguf(gguf("exaone4", window)).groups.size() == 1);  // only the model of 64 layers slides
+}
+
+TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in every version, is named",
+          "[models][gguf]") {
+  const auto warnings = [](const char* architecture, const json& pattern) {
+    return import_gguf(gguf(architecture, {{".attention.key_length", 128},
+                                           {".block_count", 4},
+                                           {".attention.sliding_window", 64},
+                                           {".attention.sliding_window_pattern", pattern}}))
+        .warnings;
+  };
+  const json list = {0, 1, 1, 0};
+  CHECK(has_warning(warnings("gemma2", list), "gemma2.attention.sliding_window_pattern is a list",
+                    "a period of 2 for gemma2", "the list, as is done here"));
+  CHECK(has_warning(warnings("qwen2", list), "is not read for qwen2", "taken to say which layers slide"));
+  CHECK(has_warning(warnings("qwen2", 2), "is not read for qwen2"));
+  CHECK(has_warning(warnings("exaone4", 2), "is not read for exaone4 of 4 layers; none slides"));
+  for (const char* reader : {"gemma4", "mellum"}) CHECK(warnings(reader, list).empty());
+  for (const char* reader : {"gemma2", "mellum"}) CHECK(warnings(reader, 2).empty());
 }
 
 TEST_CASE("Gemma 3 knows its sliding layers", "[models][gguf]") {

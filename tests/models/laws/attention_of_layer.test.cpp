@@ -147,7 +147,10 @@ TEST_CASE("GGUF windows are those llama.cpp masks with", "[models][attention_of_
   CHECK(windows(gguf("llama", json::object())) == "0 0 0 0");
   CHECK(windows(gguf("llama", window)) == "? ? ? ?");
   CHECK(windows(gguf("gemma2", window)) == "16 0 16 0");
-  CHECK(windows(gguf("gemma2", json::object())) == "? 0 ? 0");
+  CHECK(windows(gguf("gemma2", json::object())) == "4096 0 4096 0");  // the default of its code
+  CHECK(windows(gguf("gpt-oss", json::object())) == "? 0 ? 0");
+  CHECK(windows(gguf("smallthinker", window)) == "0 4096 4096 4096");  // whatever the file says
+  CHECK(windows(gguf("gemma3", json::object())) == "0 0 0 0");
   CHECK(windows(gguf("cohere2", with({{".attention.sliding_window_pattern", {0, 1, 1, 0}}}))) == "0 16 16 0");
   CHECK(windows(gguf("llama4", window)) == "? ? ? 0");  // chunks
   CHECK(windows(gguf("laguna", window)) == "0 16 16 16");

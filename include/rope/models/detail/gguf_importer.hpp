@@ -42,7 +42,7 @@ class gguf_importer {
     model_.architecture = reader_.architecture();
     read_record();
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.sliding_window = reader_.number("attention.sliding_window", range::window).value_or(0);
+    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
@@ -50,7 +50,8 @@ class gguf_importer {
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
-    model_.windows = gguf_windows(reader_, record_, sliding_);
+    note_sliding_pattern(reader_, record_, layers_, model_.warnings);
+    model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
     add_query_scaling(reader_, record_, model_);
@@ -109,8 +110,8 @@ class gguf_importer {
         reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
         record_.half_of_full || (own_base && model_.sliding_window > 0) ||
         (unscaled && !sliding_.empty() && any_scaling);
-    if (plain && sliding_.empty()) return add_group("", false, shape().base(false), shape().dimension(false));
-    if (!two_types) return add_group("", false, shape().base(false), shape().dimension(false));
+    if (!two_types || none_slides(reader_, record_, layers_) || (plain && sliding_.empty()))
+      return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
     add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
     for (const bool slides : sliding_)

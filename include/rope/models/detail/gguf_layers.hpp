@@ -53,23 +53,59 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   return list;
 }
 
+/// Whether layers slide only in models of another number of layers.
+inline bool of_other_size(const gguf_record& record, Index layers) {
+  return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
+}
+
+/// Whether it is known that no layer slides, whatever the pattern and the base of those that do.
+template <class L>
+bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
+  const auto window = reader.number("attention.sliding_window", range::window);
+  return of_other_size(record, layers) || (record.needs_window && window.value_or(0) <= 0);
+}
+
+/// Names attention.sliding_window_pattern where llama.cpp does not read it, or not in every version.
+///
+/// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
+template <class L>
+void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
+                          std::vector<std::string>& warnings) {
+  constexpr const char* name = "attention.sliding_window_pattern";
+  const bool list = reader.numbers(name, range::zero_or_one).has_value();
+  if (record.architecture.empty() || (!list && !reader.number(name, range::count))) return;
+  const std::string of = " is not read for " + reader.architecture();
+  if (of_other_size(record, layers))
+    warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");
+  else if (record.pattern == pattern_form::number && record.period == 0)
+    warnings.push_back(reader.key(name) + of + " by llama.cpp; it is taken to say which layers slide");
+  else if (record.pattern == pattern_form::number && list)
+    warnings.push_back(reader.key(name) +
+                       " is a list, in whose place llama.cpp of August 2026 takes a period of " +
+                       std::to_string(record.period) + " for " + reader.architecture() +
+                       "; later versions take the list, as is done here");
+}
+
 /// One entry per layer, whether it slides; empty if that is not known, or if none does.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
+  const auto window = reader.number("attention.sliding_window", range::window);
+  const auto given = reader.numbers(name, range::zero_or_one);
+  const auto every = reader.number(name, range::count);
+  if (record.needs_pattern && !given && !every)
+    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
+  if (record.pattern == pattern_form::list && every)
+    reader.refuse(reader.key(name), "must be a list of one value per layer, got a number");
   std::vector<bool> sliding;
-  if (const auto given = reader.numbers(name, range::zero_or_one)) {
+  if (none_slides(reader, record, layers)) return sliding;
+  if (given) {
     for (const double slides : gguf_layer_list(reader, name, layers, *given))
       sliding.push_back(!equal(slides, 0));
     return sliding;
   }
-  const auto every = reader.number(name, range::count);
-  if (record.needs_pattern && !every)
-    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
-  const bool fixed = record.period_layers == 0 || record.period_layers == layers;
-  const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
-  const auto window = reader.number("attention.sliding_window", range::window);
-  if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
+  const Index period = every ? static_cast<Index>(*every) : record.period;
+  if (period == 0 || window == 0.0) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
@@ -97,15 +133,25 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
+/// attention.sliding_window, or what llama.cpp takes for it; nothing: not known.
+template <class L>
+std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
+  const auto given = reader.number("attention.sliding_window", range::window);
+  if (given && *given > 0 && record.fixed_window > 0) return static_cast<double>(record.fixed_window);
+  if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
+  return given;
+}
+
 /// model_rope::windows.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 template <class L>
-std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
+std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
-  const auto given = reader.number("attention.sliding_window", range::window);
+  const auto given = gguf_window(reader, record);
   if (sliding.empty()) {
-    const bool slides_unsaid = record.period > 0 && !record.needs_window && !given;  // no layers are named
+    if (none_slides(reader, record, layers)) return {0};
+    const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
     return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
   }
   Index window = given ? static_cast<Index>(*given) : not_known_window;
@@ -122,7 +168,8 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
-/// The layers that do not rotate, in increasing order.
+/// The layers that do not rotate, in increasing order. By llama.cpp these are every so many, or those that do
+/// not slide, and it is not the same where a file has a pattern of its own.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -136,10 +183,14 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  if (record.no_rope_every > 0)
-    for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
-  // Without chunks llama.cpp sets the period of Llama 4's layers that do not rotate to their number.
-  if (record.window == window_kind::chunks && sliding.empty() && layers > 0) without.push_back(layers - 1);
+  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of those that do not rotate
+  // to the number of layers: by the rule of the one the last still does not, by that of the other all do.
+  const bool chunks = record.window == window_kind::chunks;
+  Index every = record.no_rope_every;
+  if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
+  if (record.no_rope_first && every == layers) every = 0;
+  for (Index i = record.no_rope_first ? 0 : every - 1; every > 0 && i < layers; i += every)
+    without.push_back(i);
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));

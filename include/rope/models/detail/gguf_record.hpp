@@ -47,6 +47,13 @@ enum class gguf_temperature { none, of_length, of_context, fixed };
 /// the sequence.
 enum class window_kind { back, both_sides, chunks };
 
+/// As what attention.sliding_window_pattern is read.
+enum class pattern_form {
+  number,  // of so many layers one attends fully
+  list,    // whether each layer slides; a number in its place would let every layer slide
+  either
+};
+
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
@@ -54,14 +61,18 @@ struct gguf_record {
   bool last_channels = false;  // the channels that rotate come last in a head
   Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
   bool full_first = false;     // it is the first of them, else the last
-  bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index period_layers = 0;     // only in models of so many layers; 0: in all
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  pattern_form pattern = pattern_form::number;
+  bool needs_window = false;  // without attention.sliding_window no layer slides
+  Index default_window = 0;   // where attention.sliding_window is absent; 0: not known
+  Index fixed_window = 0;     // whatever attention.sliding_window says, unless that is 0
+  Index period_layers = 0;    // only in models of so many layers; 0: in all
+  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
-  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
+  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
+  bool no_rope_first = false;         // the first of them, and none where no layer slides
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
