@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <rope/attention/attention.hpp>
 #include <rope/attention/gradient.hpp>
 #include <rope/attention/merge.hpp>
@@ -343,6 +344,30 @@ void check_caches() {
 }
 
 }  // namespace
+
+TEMPLATE_TEST_CASE("values none of which is a number reach no query that sees none of them", "[attention]",
+                   float, double, Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  constexpr long keys = 512, nothing = 448;  // whole tiles, then numbers
+  for (const long queries : {2, 60}) {       // read from where they are, packed
+    CAPTURE(queries);
+    std::vector<T> q(static_cast<std::size_t>(queries * 8), T(0.5f)), k(keys * 8, T(0.25f)),
+        v(keys * 8, T(3.0f)), out(q.size());
+    std::fill_n(v.begin(), nothing * 8, not_a_number<T>(0));
+    const auto mask = std::make_unique<bool[]>(static_cast<std::size_t>(queries * keys));
+    for (long i = 0; i < queries; ++i)
+      for (long j = 0; j < keys; ++j)
+        mask[static_cast<std::size_t>(i * keys + j)] = i % 2 == 0 || j >= nothing;
+    rope::attention_options options{.causal = false};
+    options.mask = rope::score_matrix(mask.get(), 1, 1, queries, keys);
+    rope::attention(rope::thd(q.data(), queries, 1, 8), rope::thd(k.data(), keys, 1, 8),
+                    rope::thd(v.data(), keys, 1, 8), rope::thd(out.data(), queries, 1, 8), options);
+    for (long c = 0; c < queries * 8; ++c) {
+      const auto got = static_cast<double>(out[static_cast<std::size_t>(c)]);
+      CHECK((c / 8 % 2 == 0 ? std::isnan(got) : got == 3.0));
+    }
+  }
+}
 
 TEST_CASE("any NaN in a cache reaches exactly the queries that see its token", "[attention]") {
   check_caches<float, float>();
