@@ -22565,6 +22565,7 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
+#include <algorithm>  // std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -22677,11 +22678,14 @@ class gguf_reader {
     return lookup_.text(key(name)).value_or(otherwise);
   }
 
-  /// A number for the whole model, or the first of one number per layer; 0 if there is neither.
+  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
   Index heads(const std::string& name) const {
     if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
     const auto per_layer = numbers(name, range::whole);
-    return per_layer && !per_layer->empty() ? static_cast<Index>(per_layer->front()) : 0;
+    if (per_layer)
+      for (const double count : *per_layer)
+        if (count > 0) return static_cast<Index>(count);
+    return 0;
   }
 
   /// Throws: the key, a rule and the value that breaks it.
@@ -22781,6 +22785,7 @@ struct gguf_record {
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
+  Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
   bool no_rope_first = false;         // the first of them, and none where no layer slides
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
@@ -23003,6 +23008,30 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
+/// The layers that do not attend at all: those without heads of keys, and those that the file or the code says
+/// are recurrent.
+template <class L>
+std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, const gguf_record& record,
+                                                 Index layers) {
+  constexpr const char *heads = "attention.head_count_kv", *recurrent = "attention.recurrent_layers";
+  std::vector<Index> without;
+  const auto add_where = [&](const std::vector<double>& list, bool zero) {
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
+  };
+  if (const auto keys = reader.numbers(heads, range::whole))
+    add_where(gguf_layer_list(reader, heads, layers, *keys), true);
+  if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
+    add_where(gguf_layer_list(reader, recurrent, layers, *flags), false);
+  } else if (record.attends_every > 0) {
+    const auto every = reader.number("full_attention_interval", range::count);
+    const Index period = every ? static_cast<Index>(*every) : record.attends_every;
+    for (Index i = 0; i < layers; ++i)
+      if ((i + 1) % period != 0) without.push_back(i);
+  }
+  return without;
+}
+
 /// attention.sliding_window, or what llama.cpp takes for it; nothing: not known.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
@@ -23019,7 +23048,8 @@ template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
   const auto given = gguf_window(reader, record);
-  if (sliding.empty()) {
+  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers);
+  if (sliding.empty() && (silent.empty() || layers == 0)) {
     if (none_slides(reader, record, layers)) return {0};
     const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
     return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
@@ -23029,6 +23059,8 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
   if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;
   std::vector<Index> windows;
   for (const bool slides : sliding) windows.push_back(slides ? window : 0);
+  if (windows.empty()) windows.assign(static_cast<std::size_t>(layers), window > 0 ? not_known_window : 0);
+  for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
 }
 
@@ -23043,7 +23075,7 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
-  std::vector<Index> without;
+  std::vector<Index> without = gguf_layers_without_attention(reader, record, layers);
   constexpr const char* name = "attention.rope_pattern";
   if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
                                              : std::optional<std::vector<double>>()) {
@@ -23064,6 +23096,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
+  std::sort(without.begin(), without.end());
+  without.erase(std::unique(without.begin(), without.end()), without.end());
   return without;
 }
 
@@ -23629,10 +23663,10 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "qwen2moe"},
       {.architecture = "qwen2vl"},
       {.architecture = "qwen3"},
-      {.architecture = "qwen35", .interleaved_sections = true, .scale = of_key},
-      {.architecture = "qwen35moe", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen35", .attends_every = 4, .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen35moe", .attends_every = 4, .interleaved_sections = true, .scale = of_key},
       {.architecture = "qwen3moe"},
-      {.architecture = "qwen3next", .scale = of_key},
+      {.architecture = "qwen3next", .attends_every = 4, .scale = of_key},
       {.architecture = "qwen3tts", .interleaved_sections = true},
       {.architecture = "qwen3vl", .interleaved_sections = true},
       {.architecture = "qwen3vlmoe", .interleaved_sections = true},
@@ -24088,7 +24122,8 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::sort, std::unique
+#include <algorithm>  // std::binary_search, std::none_of, std::sort, std::unique
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -24210,21 +24245,23 @@ struct hugging_face_record {
   bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
-  bool others_attend = true;  // false: layers of all other types have no attention
+  bool others_attend = true;        // false: layers of all other types have no attention
+  std::string_view full_list = {};  // the key that has the numbers of those of full_type
   dictionary_form form = dictionary_form::one_or_by_type;
   // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
   // share of the channels, for other_type local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
-  bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
-  bool first_full = false;     // layer 0 attends fully too
-  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
-                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;   // negative: layers slide whatever the window is
-  Index no_rope_every = 0;     // every so many layers, the last of them does not rotate
+  bool from_end = false;        // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;   // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;      // layer 0 attends fully too
+  bool dense_first = false;     // the first first_k_dense_replace layers attend by a pattern of their own,
+                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool full_rotate = true;      // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;    // negative: the same, and layers are of other_type whatever the window is
+  Index max_window_layers = 0;  // 0: not known
+  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
@@ -24264,6 +24301,99 @@ struct hugging_face_record {
 
 #include <string_view>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_HYBRID_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_HYBRID_RECORDS_HPP
+
+#include <string_view>
+
+
+/// The records of hugging_face_records.hpp some of whose layers do not attend at all.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// nullptr where there is none.
+inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view architecture) {
+  using enum score_scale;
+  static constexpr hugging_face_record records[] = {
+      {.architecture = "bamba",
+       .partial_rotary_factor = 0.5,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_list = "attn_layer_indices"},
+      {.architecture = "granitemoehybrid",
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .scale = attention_multiplier,
+       .scale_number = 1,
+       .turns_if = "position_embedding_type"},
+      {.architecture = "lfm2",
+       .base = 1e6,
+       .other_type = "conv",
+       .others_attend = false,
+       .full_list = "full_attn_idxs",
+       .full_every = 1},
+      {.architecture = "lfm2moe",
+       .base = 1e6,
+       .other_type = "conv",
+       .others_attend = false,
+       .full_list = "full_attn_idxs",
+       .full_every = 1},
+      {.architecture = "minimax",
+       .base = 1e6,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 2},
+      {.architecture = "olmohybrid",
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3,
+       .turns_if = "rope_parameters"},
+      {.architecture = "qwen35",
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3,
+       .mrope_interleaved = true,
+       .mrope_side = 11},
+      {.architecture = "qwen35moe",
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3,
+       .mrope_interleaved = true,
+       .mrope_side = 11},
+      {.architecture = "qwen3next",
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3},
+      {.architecture = "zamba2",
+       .double_head = true,
+       .full_type = "hybrid",
+       .others_attend = false,
+       .scale = half_head,
+       .turns_if = "use_mem_rope"},
+  };
+  for (const hugging_face_record& record : records)
+    if (record.architecture == architecture) return &record;
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_HYBRID_RECORDS_HPP
 
 /// The records of hugging_face_records.hpp whose layers are of more than one kind.
 
@@ -24283,7 +24413,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
-       .sliding_window = -1},
+       .sliding_window = -1024},
       {.architecture = "cohere2",
        .layout = interleaved,
        .full_every = 4,
@@ -24304,6 +24434,12 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .mrope_interleaved = true,
        .mrope_side = 20,
        .own_rule = true},
+      {.architecture = "cwm",
+       .base = 1e6,
+       .head_dim = 128,
+       .full_every = 4,
+       .sliding_window = 8192,
+       .own_rule = true},
       {.architecture = "deepseekv4",
        .layout = interleaved,
        .partial_rotary_factor = 0.125,
@@ -24321,6 +24457,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_head_dim = 512,
        .full_every = 6,
        .full_offset = 5,
+       .sliding_window = 512,
        .scale = one,
        .own_rule = true},
       {.architecture = "exaone4",
@@ -24342,6 +24479,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .head_dim = 256,
        .full_every = 2,
        .full_offset = 1,
+       .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
@@ -24351,6 +24489,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .head_dim = 256,
        .full_every = 6,
        .full_offset = 5,
+       .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
       {.architecture = "gemma3n",
@@ -24359,12 +24498,14 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .head_dim = 256,
        .full_every = 5,
        .full_offset = 4,
+       .sliding_window = 512,
        .scale = one},
       {.architecture = "gemma4",
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
        .full_offset = 5,
+       .sliding_window = 512,
        .scale = one,
        .own_rule = true},
       {.architecture = "gemma4unified",
@@ -24372,6 +24513,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_head_dim = 512,
        .full_every = 6,
        .full_offset = 5,
+       .sliding_window = 1024,
        .scale = one,
        .own_rule = true},
       {.architecture = "gptoss",
@@ -24379,14 +24521,9 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .head_dim = 64,
        .full_every = 2,
        .full_offset = 1,
+       .sliding_window = 128,
        .sink_logits = true,
        .own_rule = true},
-      {.architecture = "granitemoehybrid",
-       .full_type = "attention",
-       .others_attend = false,
-       .scale = attention_multiplier,
-       .scale_number = 1,
-       .turns_if = "position_embedding_type"},
       {.architecture = "granitemoeswa",
        .form = base_per_layer,
        .full_every = 4,
@@ -24442,13 +24579,15 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .scaling_slides = true,
        .theta_unread = true,
        .full_every = 3,
+       .sliding_window = 128,
        .causal = false},
       {.architecture = "modernbertdecoder",
        .base = 160000,
        .local_base = 10000,
        .scaling_slides = true,
        .theta_unread = true,
-       .full_every = 3},
+       .full_every = 3,
+       .sliding_window = 64},
       {.architecture = "museglimmer",
        .head_dim = 128,
        .form = base_per_layer,
@@ -24458,13 +24597,12 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .no_rope_every = 4,
        .scale = qk_scale_factor,
        .scale_number = 3.87},
-      {.architecture = "olmo3", .base = 500000, .local_base = 500000},
-      {.architecture = "olmohybrid",
-       .other_type = "linear_attention",
-       .others_attend = false,
+      {.architecture = "olmo3",
+       .base = 500000,
+       .local_base = 500000,
        .full_every = 4,
        .full_offset = 3,
-       .turns_if = "rope_parameters"},
+       .sliding_window = 4096},
       {.architecture = "smollm3",
        .base = 2e6,
        .no_rope_every = 4,
@@ -24482,6 +24620,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .head_dim = 256,
        .full_every = 6,
        .full_offset = 5,
+       .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
       {.architecture = "t5gemma2decoder",
@@ -24490,14 +24629,25 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .head_dim = 256,
        .full_every = 6,
        .full_offset = 5,
+       .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
-      {.architecture = "zamba2",
-       .double_head = true,
-       .full_type = "hybrid",
-       .others_attend = false,
-       .scale = half_head,
-       .turns_if = "use_mem_rope"},
+      {.architecture = "t5gemmamodule",
+       .head_dim = 256,
+       .full_every = 2,
+       .full_offset = 1,
+       .sliding_window = 4096,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256,
+       .softcap = 50},
+      {.architecture = "vaultgemma",
+       .head_dim = 256,
+       .full_every = 2,
+       .full_offset = 1,
+       .sliding_window = 4096,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256,
+       .softcap = 50},
       {.architecture = "zaya",
        .local_base = 10000,
        .head_dim = 128,
@@ -24511,7 +24661,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
-  return nullptr;
+  return hugging_face_hybrid_record_of(architecture);
 }
 
 }  // namespace detail
@@ -24544,7 +24694,6 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "axk1", .layout = interleaved},
       {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "baichuan"},
-      {.architecture = "bamba", .partial_rotary_factor = 0.5},
       {.architecture = "bitnet", .base = 500000},
       {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
       {.architecture = "bltlocaldecoder", .layout = interleaved, .base = 500000},
@@ -24556,7 +24705,6 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "cohere", .layout = interleaved, .base = 500000},
       {.architecture = "csm", .base = 500000},
       {.architecture = "csmdepthdecodermodel", .base = 500000},
-      {.architecture = "cwm", .base = 1e6, .head_dim = 128, .own_rule = true},
       {.architecture = "dbrx"},
       {.architecture = "deepseekocr2"},
       {.architecture = "deepseekv2", .layout = interleaved},
@@ -24568,7 +24716,10 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "doge",
        .slides = every,
        .note = "a mask that depends on values hides all but keep_window_size keys of a query"},
-      {.architecture = "dots1", .slides = from_max_window_layers},
+      {.architecture = "dots1",
+       .sliding_window = 4096,
+       .max_window_layers = 62,
+       .slides = from_max_window_layers},
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
@@ -24615,16 +24766,13 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "jetmoe", .head_dim = 128},
       {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.architecture = "kimik2", .layout = interleaved},
-      {.architecture = "kyutaispeechto"},
+      {.architecture = "kyutaispeechto", .sliding_window = 375, .slides = every},
       {.architecture = "lasrencoder", .causal = false},
-      {.architecture = "lfm2", .base = 1e6},
-      {.architecture = "lfm2moe", .base = 1e6},
       {.architecture = "llama"},
       {.architecture = "longcatflash", .layout = interleaved, .base = 1e7},
       {.architecture = "mimi", .sliding_window = 250, .slides = every},
       {.architecture = "minicpm"},
       {.architecture = "minicpm3"},
-      {.architecture = "minimax", .base = 1e6},
       {.architecture = "ministral", .sliding_window = 4096, .slides = every},
       {.architecture = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
@@ -24640,8 +24788,12 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .layout = interleaved,
        .partial_rotary_factor = 0.8,
        .even_channels = true},
-      {.architecture = "moshi"},
-      {.architecture = "museglimmerassistant", .base = 500000, .head_dim = 128},
+      {.architecture = "moshi", .sliding_window = 3000, .slides = every},
+      {.architecture = "museglimmerassistant",
+       .base = 500000,
+       .head_dim = 128,
+       .sliding_window = 2048,
+       .slides = every},
       {.architecture = "nanochat", .base = 0, .backwards = true},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
       {.architecture = "nomicbert", .base = 1000, .causal = false},
@@ -24652,6 +24804,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .layout = interleaved,
        .base = 150000,
        .head_dim = 64,
+       .slides = not_known,
        .own_rule = true},
       {.architecture = "openpanguvl",
        .base = 64e6,
@@ -24681,29 +24834,37 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "phi4multimodal", .slides = every},
       {.architecture = "phimoe", .base = 1e6, .slides = every},
       {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
-      {.architecture = "qwen2", .slides = from_max_window_layers, .slides_if_asked = true},
+      {.architecture = "qwen2",
+       .sliding_window = 4096,
+       .max_window_layers = 28,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
       {.architecture = "qwen25omni", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen25omnitalker",
        .base = 1e6,
        .head_dim = 128,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen25vl", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
+      {.architecture = "qwen25vl",
+       .base = 1e6,
+       .sliding_window = 4096,
+       .max_window_layers = 80,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
       {.architecture = "qwen2moe", .slides = not_known, .slides_if_asked = true},
-      {.architecture = "qwen2vl", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
-      {.architecture = "qwen3", .head_dim = 128, .slides = from_max_window_layers, .slides_if_asked = true},
-      {.architecture = "qwen35",
-       .partial_rotary_factor = 0.25,
-       .head_dim = 256,
-       .mrope_interleaved = true,
-       .mrope_side = 11},
-      {.architecture = "qwen35moe",
-       .partial_rotary_factor = 0.25,
-       .head_dim = 256,
-       .mrope_interleaved = true,
-       .mrope_side = 11},
+      {.architecture = "qwen2vl",
+       .base = 1e6,
+       .sliding_window = 4096,
+       .max_window_layers = 80,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
+      {.architecture = "qwen3",
+       .head_dim = 128,
+       .sliding_window = 4096,
+       .max_window_layers = 28,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
       {.architecture = "qwen3moe", .slides = not_known, .slides_if_asked = true},
-      {.architecture = "qwen3next", .partial_rotary_factor = 0.25, .head_dim = 256},
       {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
       {.architecture = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
       {.architecture = "qwen3omnimoetalkercodepredictor", .head_dim = 128},
@@ -24722,22 +24883,12 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
       {.architecture = "starcoder2", .slides = every},
-      {.architecture = "t5gemmamodule",
-       .head_dim = 256,
-       .scale = query_pre_attn_scalar,
-       .scale_number = 256,
-       .softcap = 50},
       {.architecture = "telechat3", .base = 0},
       {.architecture = "timesfm25",
        .head_dim = 80,
        .scale = one,
        .note = "queries and keys are normalised after they turned, and queries multiplied by a learned "
                "factor per channel"},
-      {.architecture = "vaultgemma",
-       .head_dim = 256,
-       .scale = query_pre_attn_scalar,
-       .scale_number = 256,
-       .softcap = 50},
       {.architecture = "voxtralrealtime",
        .nested_head_dim = 128,
        .nested_base = 1e6,
@@ -25874,6 +26025,24 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
+/// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
+/// it.
+///
+/// Source: Hugging Face transformers, remap_legacy_layer_types
+inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
+  return type == defaults.full_type ||
+         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
+}
+
+/// The types of layers of a file that has the numbers of those that attend.
+inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
+                                                   const std::vector<double>& attending) {
+  std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
+  for (const double layer : attending)
+    if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
+  return types;
+}
+
 /// How many layers at the start are dense, in models that say so.
 template <class J>
 Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
@@ -25910,7 +26079,12 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
     if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
-    if (defaults.full_every == 0) text.missing("layer_types", "only some layers attend at all");
+    const std::string list(defaults.full_list);
+    if (list.empty() && defaults.full_every == 0)
+      text.missing("layer_types", "only some layers attend at all");
+    const auto attending = list.empty() ? std::nullopt : text.numbers(list.c_str(), range::whole);
+    if (layers && (attending || defaults.full_every == 0))
+      return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
   std::vector<std::string> types;
@@ -25925,6 +26099,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
+  if (!every && !defaults.others_attend) every = text.index("full_attention_interval");
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
   const Index dense = dense_layers_of(text, defaults),
@@ -25933,7 +26108,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
     add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
   }
-  if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
+  if (defaults.architecture == "olmohybrid" &&
+      std::count(types.begin(), types.end(), defaults.full_type) == 0)
     types.back() = defaults.full_type;
   return types;
 }
@@ -26000,7 +26176,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   std::vector<Index> without = named_without_rope(text, defaults, layers);
   const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool full = types[i] == defaults.full_type;
+    const bool full = is_full(defaults, types[i]);
     if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
       without.push_back(static_cast<Index>(i));
   }
@@ -26246,6 +26422,7 @@ class hugging_face_groups {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -26281,14 +26458,17 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
-  if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
+  const auto assumed = static_cast<Index>(std::abs(defaults.sliding_window));
+  if (defaults.architecture == "modernbert" || (both_sides && !defaults.causal))
+    return both_sides.value_or(assumed) / 2 + 1;
+  if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
     const std::string_view name = defaults.architecture;
     const bool halves = name == "gemma3" || name.starts_with("gemma4") || name == "diffusiongemma";
-    return window && halves ? *window / 2 + 1 : not_known_window;
+    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
   }
   if (window) return *window;
-  if (defaults.sliding_window > 0) return static_cast<Index>(defaults.sliding_window);
+  if (assumed > 0) return assumed;
   return defaults.slides == which_slide::every ? 0 : not_known_window;
 }
 
@@ -26300,10 +26480,13 @@ template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
                               const std::vector<std::string>& types, std::optional<Index> layers) {
   const Index window = sliding_window_of(text, defaults);
-  const auto first = text.index("max_window_layers", range::whole);
+  auto first = defaults.slides == which_slide::from_max_window_layers
+                   ? text.index("max_window_layers", range::whole)
+                   : std::nullopt;
+  if (!first && defaults.max_window_layers > 0) first = defaults.max_window_layers;
   std::vector<Index> windows;
   for (const std::string& type : types)
-    windows.push_back(type == defaults.full_type                              ? 0
+    windows.push_back(is_full(defaults, type)                                 ? 0
                       : type == defaults.other_type && defaults.others_attend ? window
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
@@ -26400,6 +26583,18 @@ class hugging_face_importer {
         model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
+    note_assumed_window();
+  }
+
+  /// Names the window of the class, where the file has none and layers slide.
+  void note_assumed_window() {
+    const double assumed = std::abs(defaults_.sliding_window);
+    if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
+        std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
+      return;
+    const bool both_sides = defaults_.architecture == "modernbert";
+    warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
+         exact_digits(assumed) + ", the default of " + model_.architecture);
   }
 
   /// Names the types of layers that rotate and have no group.

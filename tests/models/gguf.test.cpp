@@ -366,6 +366,27 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
   CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
 }
 
+TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][gguf]") {
+  const auto model = [](const char* architecture, const json& more) {
+    json entries = {{".attention.key_length", 128}, {".block_count", 4}};
+    entries.update(more);
+    return import_gguf(gguf(architecture, entries));
+  };
+  using layers = std::vector<Index>;
+  const auto convolutions = model("lfm2", {{".attention.head_count_kv", {0, 0, 8, 0}}});
+  CHECK(convolutions.layers_without_rope == layers{0, 1, 3});
+  CHECK(convolutions.windows == layers{-1, -1, 0, -1});
+  CHECK(convolutions.key_heads == 8);
+  for (const char* name : {"qwen3next", "qwen35", "qwen35moe"}) {
+    CHECK(model(name, json::object()).layers_without_rope == layers{0, 1, 2});
+    CHECK(model(name, {{".full_attention_interval", 2}}).layers_without_rope == layers{0, 2});
+    CHECK(model(name, {{".attention.recurrent_layers", {0, 1, 1, 0}}}).layers_without_rope == layers{1, 2});
+  }
+  CHECK(model("minimax-01", {{".attention.recurrent_layers", {1, 0, 1, 0}}}).layers_without_rope ==
+        layers{0, 2});
+  CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope.empty());
+}
+
 TEST_CASE("where no layer slides, one group is the whole model", "[models][gguf]") {
   const json no_window = {{".attention.key_length", 128}, {".block_count", 6}, {".rope.freq_base_swa", 2e4}};
   json window = no_window;

@@ -419,6 +419,7 @@ TEST_CASE("Gemma 4 has larger heads in its full layers", "[models][import]") {
       {"head_dim", 256},
       {"global_head_dim", 512},
       {"num_hidden_layers", 2},
+      {"sliding_window", 512},
       {"layer_types", {"sliding_attention", "full_attention"}},
       {"rope_parameters",
        {{"full_attention",
@@ -633,9 +634,39 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
       import_hugging_face(json{{"model_type", "cohere2"},
                                {"head_dim", 8},
                                {"num_hidden_layers", 4},
+                               {"sliding_window", 4096},
                                {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5e4}}}}}});
   CHECK(cohere.layers[3] == "full_attention");
   CHECK(cohere.warnings.empty());
+}
+
+TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
+  const auto without = [](const char* type, json more) {
+    more.update({{"model_type", type}, {"head_dim", 8}, {"num_hidden_layers", 4}});
+    return import_hugging_face(more).layers_without_rope;
+  };
+  using layers = std::vector<Index>;
+  for (const char* type : {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}) {
+    CAPTURE(type);
+    CHECK(without(type, json::object()) == layers{0, 1, 2});
+    CHECK(without(type, {{"full_attention_interval", 2}}) == layers{0, 2});
+    CHECK(without(type, {{"layer_types",
+                          {"full_attention", "linear_attention", "linear_attention", "full_attention"}}}) ==
+          layers{1, 2});
+  }
+  for (const char* type : {"lfm2", "lfm2_moe"}) {
+    CHECK(without(type, json::object()).empty());
+    CHECK(without(type, {{"full_attn_idxs", {1, 2}}}) == layers{0, 3});
+    CHECK(without(type, {{"layer_types", {"conv", "conv", "full_attention", "conv"}}}) == layers{0, 1, 3});
+  }
+  CHECK(without("bamba", {{"attn_layer_indices", {2}}}) == layers{0, 1, 3});
+  CHECK(without("bamba", json::object()) == layers{0, 1, 2, 3});
+  CHECK(without("minimax", json::object()) == layers{1, 3});
+  // The class writes "full_attention" and "linear_attention" for the older "attention" and "mamba".
+  for (const char* attends : {"attention", "full_attention"})
+    CHECK(without("granitemoehybrid", {{"position_embedding_type", "rope"},
+                                       {"layer_types", {"mamba", attends, "linear_attention", attends}}}) ==
+          layers{0, 2});
 }
 
 TEST_CASE("the layers without rotation are in order, each named once", "[models][import]") {

@@ -17,7 +17,8 @@ import subprocess
 import sys
 
 FORMATS = {  # the struct, its header, its tables
-    "hugging_face": ("hugging_face_record", ["hugging_face_records.hpp", "hugging_face_layered_records.hpp"]),
+    "hugging_face": ("hugging_face_record", ["hugging_face_records.hpp", "hugging_face_layered_records.hpp",
+                                             "hugging_face_hybrid_records.hpp"]),
     "gguf": ("gguf_record", ["gguf_records.hpp"]),
 }
 DETAIL = "include/rope/models/detail"

@@ -74,14 +74,25 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
     CHECK(windows(hugging_face(name, asked)) == "0 0 0 16");
     CHECK(windows(hugging_face(name, with({{"use_sliding_window", true}, {"layer_types", types}}))) ==
           "16 0 0 16");
-    CHECK(windows(hugging_face(name, with({{"use_sliding_window", true}}))) == "? ? ? ?");
+    CHECK(windows(hugging_face(name, with({{"use_sliding_window", true}}))) == "0 0 0 0");  // from 28 on
+    CHECK(windows(hugging_face(name, {{"use_sliding_window", true}, {"max_window_layers", 3}})) ==
+          "0 0 0 4096");
   }
+  CHECK(windows(hugging_face("dots1", json::object())) == "0 0 0 0");  // from 62 on
+  CHECK(windows(hugging_face("modernbert", json::object())) == "0 65 65 0");
+  CHECK(windows(hugging_face("modernbert-decoder", {{"local_attention", 100}})) == "0 50 50 0");
+  CHECK(windows(hugging_face("afmoe", {{"sliding_window", nullptr}})) == "0 0 0 0");
   CHECK(windows(hugging_face("dots1", with({{"max_window_layers", 2}}))) == "0 0 16 16");
   CHECK(windows(hugging_face("qwen2_moe", window)) == "0 0 0 0");
   CHECK(windows(hugging_face("qwen2_moe", with({{"use_sliding_window", true}}))) == "? ? ? ?");
   CHECK(windows(hugging_face("smollm3", window)) == "0 0 0 0");
   CHECK(windows(hugging_face("gemma2", window)) == "16 0 16 0");
-  CHECK(windows(hugging_face("gemma2", json::object())) == "? 0 ? 0");
+  CHECK(windows(hugging_face("gemma2", json::object())) == "4096 0 4096 0");
+  CHECK(testing::has_warning(hugging_face("gemma2", json::object()).warnings,
+                             "sliding_window is not given; assumed 4096, the default of gemma2"));
+  CHECK_FALSE(testing::has_warning(hugging_face("gemma2", window).warnings, "assumed 16"));
+  CHECK_FALSE(
+      testing::has_warning(hugging_face("qwen2", json::object()).warnings, "window"));  // nothing slides
   CHECK(windows(hugging_face("gemma3_text", with({{"num_hidden_layers", 7}})), 7) == "16 16 16 16 16 0 16");
   CHECK(windows(hugging_face("cohere2", json::object())) == "4096 4096 4096 0");
   CHECK(windows(hugging_face("cohere2", {{"sliding_window", 1}})) == "1 1 1 0");
@@ -191,7 +202,7 @@ TEST_CASE("a layer that does not rotate attends by the same rules", "[models][at
 }
 
 TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]") {
-  const auto model = hugging_face("gemma2", json::object());
+  const auto model = hugging_face("gemma2", {{"use_bidirectional_attention", true}});
   CHECK_THROWS_AS(model.attention_of_layer(-1), std::out_of_range);
   CHECK_THROWS_AS(model.attention_of_layer(4), std::out_of_range);
   CHECK_THROWS_WITH(model.attention_of_layer(4), Catch::Contains("from 0 to 3, got 4"));

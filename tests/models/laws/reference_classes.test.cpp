@@ -54,6 +54,16 @@ std::string difference(const rope::layer_group* group, const std::string& name, 
   return found;
 }
 
+/// How far every layer looks; -2 where it does not turn.
+std::vector<Index> windows_of(const rope::model_rope& model, std::size_t layers) {
+  std::vector<Index> windows;
+  for (std::size_t i = 0; i < layers; ++i)
+    windows.push_back(model.rotation_of_layer(static_cast<Index>(i)) == rope::layer_rotation::none ? -2
+                      : model.windows.size() == 1 ? model.windows.front()
+                                                  : model.windows.at(i));
+  return windows;
+}
+
 /// What the import of `file` says otherwise than the class.
 std::string difference(const json& record, const json& file) {
   const rope::model_rope model = rope::import_hugging_face(file);
@@ -141,4 +151,31 @@ TEST_CASE(
                   << found.refused << " are refused with a reason, " << found.unexplained.size()
                   << " neither");
     }
+}
+
+TEST_CASE("a file with sizes alone has the windows of the class, and the layers that do not turn",
+          "[models]") {
+  const json file = records_named("transformers_classes");
+  int compared = 0;
+  for (const json& record : file.at("records")) {
+    const json& config = record.at("config");
+    const std::string type = config.at("model_type");
+    // Types of layers with an indexer, or with chunks, are in no file of sizes.
+    if (type == "axk2" || type == "deepseek_v32" || type == "glm_moe_dsa" || type == "llama4_text") continue;
+    json sizes = sizes_of(config);
+    if (config.contains("rope_parameters") && !config.at("rope_parameters").contains("full_attention"))
+      sizes["rope_parameters"] = config.at("rope_parameters");
+    try {
+      const rope::model_rope written = rope::import_hugging_face(config),
+                             alone = rope::import_hugging_face(sizes);
+      if (written.layers.empty() && written.windows.size() == 1 && alone.windows == written.windows) continue;
+      const std::size_t layers = config.at("num_hidden_layers");
+      CAPTURE(type);
+      CHECK(windows_of(alone, layers) == windows_of(written, layers));
+      ++compared;
+    } catch (const std::invalid_argument&) {
+      // One of them is refused: which and why is in the test before.
+    }
+  }
+  CHECK(compared >= 25);
 }

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
+#include <algorithm>  // std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -133,6 +134,30 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
+/// The layers that do not attend at all: those without heads of keys, and those that the file or the code says
+/// are recurrent.
+template <class L>
+std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, const gguf_record& record,
+                                                 Index layers) {
+  constexpr const char *heads = "attention.head_count_kv", *recurrent = "attention.recurrent_layers";
+  std::vector<Index> without;
+  const auto add_where = [&](const std::vector<double>& list, bool zero) {
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
+  };
+  if (const auto keys = reader.numbers(heads, range::whole))
+    add_where(gguf_layer_list(reader, heads, layers, *keys), true);
+  if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
+    add_where(gguf_layer_list(reader, recurrent, layers, *flags), false);
+  } else if (record.attends_every > 0) {
+    const auto every = reader.number("full_attention_interval", range::count);
+    const Index period = every ? static_cast<Index>(*every) : record.attends_every;
+    for (Index i = 0; i < layers; ++i)
+      if ((i + 1) % period != 0) without.push_back(i);
+  }
+  return without;
+}
+
 /// attention.sliding_window, or what llama.cpp takes for it; nothing: not known.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
@@ -149,7 +174,8 @@ template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
   const auto given = gguf_window(reader, record);
-  if (sliding.empty()) {
+  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers);
+  if (sliding.empty() && (silent.empty() || layers == 0)) {
     if (none_slides(reader, record, layers)) return {0};
     const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
     return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
@@ -159,6 +185,8 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
   if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;
   std::vector<Index> windows;
   for (const bool slides : sliding) windows.push_back(slides ? window : 0);
+  if (windows.empty()) windows.assign(static_cast<std::size_t>(layers), window > 0 ? not_known_window : 0);
+  for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
 }
 
@@ -173,7 +201,7 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
-  std::vector<Index> without;
+  std::vector<Index> without = gguf_layers_without_attention(reader, record, layers);
   constexpr const char* name = "attention.rope_pattern";
   if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
                                              : std::optional<std::vector<double>>()) {
@@ -194,6 +222,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
+  std::sort(without.begin(), without.end());
+  without.erase(std::unique(without.begin(), without.end()), without.end());
   return without;
 }
 

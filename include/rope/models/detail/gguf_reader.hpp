@@ -51,11 +51,14 @@ class gguf_reader {
     return lookup_.text(key(name)).value_or(otherwise);
   }
 
-  /// A number for the whole model, or the first of one number per layer; 0 if there is neither.
+  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
   Index heads(const std::string& name) const {
     if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
     const auto per_layer = numbers(name, range::whole);
-    return per_layer && !per_layer->empty() ? static_cast<Index>(per_layer->front()) : 0;
+    if (per_layer)
+      for (const double count : *per_layer)
+        if (count > 0) return static_cast<Index>(count);
+    return 0;
   }
 
   /// Throws: the key, a rule and the value that breaks it.

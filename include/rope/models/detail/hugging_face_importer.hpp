@@ -2,7 +2,8 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::sort, std::unique
+#include <algorithm>  // std::binary_search, std::none_of, std::sort, std::unique
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -99,6 +100,18 @@ class hugging_face_importer {
         model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
+    note_assumed_window();
+  }
+
+  /// Names the window of the class, where the file has none and layers slide.
+  void note_assumed_window() {
+    const double assumed = std::abs(defaults_.sliding_window);
+    if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
+        std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
+      return;
+    const bool both_sides = defaults_.architecture == "modernbert";
+    warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
+         exact_digits(assumed) + ", the default of " + model_.architecture);
   }
 
   /// Names the types of layers that rotate and have no group.

@@ -36,6 +36,24 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
+/// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
+/// it.
+///
+/// Source: Hugging Face transformers, remap_legacy_layer_types
+inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
+  return type == defaults.full_type ||
+         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
+}
+
+/// The types of layers of a file that has the numbers of those that attend.
+inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
+                                                   const std::vector<double>& attending) {
+  std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
+  for (const double layer : attending)
+    if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
+  return types;
+}
+
 /// How many layers at the start are dense, in models that say so.
 template <class J>
 Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
@@ -72,7 +90,12 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
     if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
-    if (defaults.full_every == 0) text.missing("layer_types", "only some layers attend at all");
+    const std::string list(defaults.full_list);
+    if (list.empty() && defaults.full_every == 0)
+      text.missing("layer_types", "only some layers attend at all");
+    const auto attending = list.empty() ? std::nullopt : text.numbers(list.c_str(), range::whole);
+    if (layers && (attending || defaults.full_every == 0))
+      return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
   std::vector<std::string> types;
@@ -87,6 +110,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
+  if (!every && !defaults.others_attend) every = text.index("full_attention_interval");
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
   const Index dense = dense_layers_of(text, defaults),
@@ -95,7 +119,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
     add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
   }
-  if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
+  if (defaults.architecture == "olmohybrid" &&
+      std::count(types.begin(), types.end(), defaults.full_type) == 0)
     types.back() = defaults.full_type;
   return types;
 }
@@ -162,7 +187,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   std::vector<Index> without = named_without_rope(text, defaults, layers);
   const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool full = types[i] == defaults.full_type;
+    const bool full = is_full(defaults, types[i]);
     if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
       without.push_back(static_cast<Index>(i));
   }

@@ -71,21 +71,23 @@ struct hugging_face_record {
   bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
-  bool others_attend = true;  // false: layers of all other types have no attention
+  bool others_attend = true;        // false: layers of all other types have no attention
+  std::string_view full_list = {};  // the key that has the numbers of those of full_type
   dictionary_form form = dictionary_form::one_or_by_type;
   // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
   // share of the channels, for other_type local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
-  bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
-  bool first_full = false;     // layer 0 attends fully too
-  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
-                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;   // negative: layers slide whatever the window is
-  Index no_rope_every = 0;     // every so many layers, the last of them does not rotate
+  bool from_end = false;        // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;   // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;      // layer 0 attends fully too
+  bool dense_first = false;     // the first first_k_dense_replace layers attend by a pattern of their own,
+                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool full_rotate = true;      // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;    // negative: the same, and layers are of other_type whatever the window is
+  Index max_window_layers = 0;  // 0: not known
+  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping

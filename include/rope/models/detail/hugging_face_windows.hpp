@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/models/detail/hugging_face_layers.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -42,14 +44,17 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
-  if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
+  const auto assumed = static_cast<Index>(std::abs(defaults.sliding_window));
+  if (defaults.architecture == "modernbert" || (both_sides && !defaults.causal))
+    return both_sides.value_or(assumed) / 2 + 1;
+  if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
     const std::string_view name = defaults.architecture;
     const bool halves = name == "gemma3" || name.starts_with("gemma4") || name == "diffusiongemma";
-    return window && halves ? *window / 2 + 1 : not_known_window;
+    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
   }
   if (window) return *window;
-  if (defaults.sliding_window > 0) return static_cast<Index>(defaults.sliding_window);
+  if (assumed > 0) return assumed;
   return defaults.slides == which_slide::every ? 0 : not_known_window;
 }
 
@@ -61,10 +66,13 @@ template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
                               const std::vector<std::string>& types, std::optional<Index> layers) {
   const Index window = sliding_window_of(text, defaults);
-  const auto first = text.index("max_window_layers", range::whole);
+  auto first = defaults.slides == which_slide::from_max_window_layers
+                   ? text.index("max_window_layers", range::whole)
+                   : std::nullopt;
+  if (!first && defaults.max_window_layers > 0) first = defaults.max_window_layers;
   std::vector<Index> windows;
   for (const std::string& type : types)
-    windows.push_back(type == defaults.full_type                              ? 0
+    windows.push_back(is_full(defaults, type)                                 ? 0
                       : type == defaults.other_type && defaults.others_attend ? window
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
