@@ -23008,8 +23008,8 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
-/// The layers that do not attend at all: those without heads of keys, and those that the file or the code says
-/// are recurrent.
+/// The layers that do not attend at all: those without heads of keys, and those that are recurrent by the
+/// file or by the code.
 template <class L>
 std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, const gguf_record& record,
                                                  Index layers) {
@@ -25074,8 +25074,15 @@ class json_reader {
 
   const std::string& path() const { return path_; }
 
+  /// Reads these keys as if they were not there.
+  void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
+  bool hides(const std::string& key) const {
+    return std::find(hidden_.begin(), hidden_.end(), key) != hidden_.end();
+  }
+
   /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
   const J* find(const char* key) {
+    if (hides(key)) return nullptr;
     if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
     const std::string name = key;
     if (!object_ || !object_->contains(name)) return nullptr;
@@ -25120,7 +25127,7 @@ class json_reader {
   /// Whether the key is there and null, for the few keys where that is a choice.
   bool is_null(const char* key) const {
     const std::string name = key;
-    return object_ && object_->contains(name) && object_->at(name).is_null();
+    return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
   }
   bool is_text(const char* key) {
     const J* value = find(key);
@@ -25204,7 +25211,7 @@ class json_reader {
 
   const J* object_;
   std::string path_;
-  std::vector<std::string> asked_;
+  std::vector<std::string> asked_, hidden_;
 };
 
 }  // namespace detail
@@ -26419,6 +26426,87 @@ class hugging_face_groups {
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+
+#include <cctype>  // std::tolower
+#include <string>
+#include <string_view>
+#include <vector>
+
+
+/// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A key, and the architectures whose classes read it, with a blank on either side of each.
+struct key_of_few {
+  const char* key;
+  std::string_view readers;
+};
+
+/// The keys that change a description, and that the class of the architecture does not read.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
+/// that bring their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
+  static constexpr std::string_view periods =
+      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
+  static constexpr key_of_few keys[] = {
+      {"_sliding_window_pattern", periods},
+      {"attn_config", " dbrx "},
+      {"attn_logit_softcapping", " gemma2 gemma3 t5gemma2 t5gemma2decoder t5gemmamodule vaultgemma "},
+      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
+      {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
+      {"global_rope_theta", " modernbert modernbertdecoder "},
+      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
+      {"local_attention", " modernbert modernbertdecoder "},
+      {"local_rope_theta", " modernbert modernbertdecoder "},
+      {"no_rope_layer_interval", " llama4 smollm3 "},
+      {"no_rope_layers", " llama4 smollm3 "},
+      {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
+      {"rope_pct", " stablelm "},
+      {"rope_ratio", " chatglm "},
+      {"rotary_dim", " codegen gptj minimax "},
+      {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
+      {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
+      {"sliding_window_pattern", periods},
+      {"use_bidirectional_attention", " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified "},
+  };
+  std::vector<std::string> hidden;
+  if (record.architecture.empty()) return hidden;
+  const std::string name = " " + std::string(record.architecture) + " ";
+  for (const key_of_few& one : keys)
+    if (one.readers.find(name) == std::string_view::npos) hidden.emplace_back(one.key);
+  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+  if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  return hidden;
+}
+
+/// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
+/// other things have such a word in them.
+inline bool speaks_of_rope(std::string_view key) {
+  std::string name;
+  for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  for (const std::string other : {"propert", "europe", "scalar"})
+    for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
+      name.replace(at, other.size(), "_");
+  for (const char* word : {"rope", "rotary", "theta", "scal", "softcap", "nope", "logn", "temperature",
+                           "multiplier", "partial", "alibi", "window"})
+    if (name.find(word) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 
@@ -26524,6 +26612,8 @@ class hugging_face_importer {
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
+    if (const auto* known = hugging_face_record_of(plain_architecture(model_.architecture)))
+      text_.hide(keys_not_read(*known));
     defaults_ = record_of(text_, model_.architecture, given_layout_);
     refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
@@ -26535,9 +26625,13 @@ class hugging_face_importer {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
-      if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
-        model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
+      if (text_.hides(key))
+        warn(text_.path() + key + " is not read by the class of " + model_.architecture +
+             " and has no effect");
+      else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
+        warn(text_.path() + key + " is not understood and has no effect");
     }
+    note_outer_keys();
     return std::move(model_);
   }
 
@@ -26548,13 +26642,11 @@ class hugging_face_importer {
     return {&config, ""};
   }
 
-  /// Whether a word of the key has to do with positions, or with what scores are multiplied by.
-  static bool speaks_of_rope(const std::string& key) {
-    const std::string words = "_" + key;
-    for (const char* word : {"_rope", "_mrope", "_xdrope", "_rotary", "_theta", "_scal", "_softcap", "_nope",
-                             "_logn", "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
-      if (words.find(word) != std::string::npos) return true;
-    return false;
+  /// Names what lies beside text_config and would have had a meaning inside.
+  void note_outer_keys() {
+    if (text_.path().empty()) return;
+    for (const std::string& key : outer_.unasked())
+      if (speaks_of_rope(key)) warn(key + " lies beside text_config and has no effect");
   }
 
   void add_layers() {

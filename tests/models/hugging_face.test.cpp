@@ -482,14 +482,14 @@ TEST_CASE("the old and the new form, and the key beside and inside, give the sam
 
 TEST_CASE("a part of the head rotates under each of its names", "[models][import]") {
   CHECK(only_group(changed(small, {{"partial_rotary_factor", 0.5}})).rotary_dim() == 8);
-  CHECK(only_group(changed(small, {{"rotary_pct", 0.25}})).rotary_dim() == 4);
-  CHECK(only_group(changed(small, {{"rope_pct", 0.25}})).rotary_dim() == 4);
-  CHECK(only_group(changed(small, {{"rotary_dim", 6}})).rotary_dim() == 6);
+  CHECK(only_group(changed(small, {{"model_type", "gpt_neox"}, {"rotary_pct", 0.5}})).rotary_dim() == 8);
+  CHECK(only_group(changed(small, {{"model_type", "stablelm"}, {"rope_pct", 0.5}})).rotary_dim() == 8);
+  CHECK(only_group(changed(small, {{"model_type", "gptj"}, {"rotary_dim", 6}})).rotary_dim() == 6);
   CHECK(only_group(changed(small, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rotary_dim() ==
         8);
   CHECK(only_group(changed(small, {{"model_type", "phi"}})).rotary_dim() == 8);  // by its class
   CHECK(only_group(changed(small, {{"head_dim", 32}})).head_dim == 32);
-  CHECK(only_group(changed(small, {{"rotary_emb_base", 5000.0}, {"rope_theta", nullptr}})).base == 5000);
+  CHECK(only_group(changed(small, {{"model_type", "gpt_neox"}, {"rotary_emb_base", 5000.0}})).base == 5000);
   CHECK(only_group(changed(small, {{"model_type", "chatglm"}, {"kv_channels", 32}, {"rope_ratio", 500}}))
             .base == 5e6);
   CHECK(import_hugging_face(changed(small, {{"multi_query_group_num", 2}})).key_heads == 2);
@@ -535,7 +535,11 @@ TEST_CASE("alpha replaces the factor of dynamic scaling", "[models][import]") {
 
 TEST_CASE("the layout follows the architecture, rope_interleave, or the caller", "[models][import]") {
   CHECK(only_group(changed(small, {{"model_type", "cohere"}})).layout == layout_kind::interleaved);
-  CHECK(only_group(changed(small, {{"rope_interleave", true}})).layout == layout_kind::interleaved);
+  CHECK(only_group(changed(small, {{"rope_interleave", true}})).layout == layout_kind::half_split);
+  CHECK(has_warning(import_hugging_face(changed(small, {{"rope_interleave", true}})).warnings,
+                    "rope_interleave is not read by the class of llama and has no effect"));
+  CHECK(only_group(changed(small, {{"model_type", "novel"}, {"rope_interleave", true}})).layout ==
+        layout_kind::interleaved);
   CHECK(only_group(changed(config("deepseek_v3"), {{"rope_interleave", false}})).layout ==
         layout_kind::half_split);
   const json unknown = changed(small, {{"model_type", "novel"}});
@@ -549,8 +553,9 @@ TEST_CASE("layers without rotation are named by list or by interval", "[models][
     return import_hugging_face(changed(small, changes)).layers_without_rope;
   };
   CHECK(without(json::object()).empty());
-  CHECK(without({{"no_rope_layers", {1, 0, 1, 0}}}) == std::vector<Index>{1, 3});
-  CHECK(without({{"no_rope_layer_interval", 3}}) == std::vector<Index>{2});
+  CHECK(without({{"model_type", "smollm3"}, {"no_rope_layers", {1, 0, 1, 0}}}) == std::vector<Index>{1, 3});
+  CHECK(without({{"model_type", "smollm3"}, {"no_rope_layer_interval", 3}}) == std::vector<Index>{2});
+  CHECK(without({{"no_rope_layers", {1, 0, 1, 0}}}).empty());  // a key of other classes
   CHECK(without({{"model_type", "smollm3"}}) == std::vector<Index>{3});
   CHECK(without({{"model_type", "cohere2"}}) == std::vector<Index>{3});
 }
@@ -675,9 +680,8 @@ TEST_CASE("the layers without rotation are in order, each named once", "[models]
                                               {"rope_theta", 1e4},
                                               {"num_hidden_layers", 5},
                                               {"sliding_window", 64},
-                                              {"sliding_window_pattern", 2},
-                                              {"no_rope_layers", {1, 0, 0, 1, 0}}});
-  CHECK(model.layers_without_rope == std::vector<Index>{1, 2, 3, 4});
+                                              {"sliding_window_pattern", 2}});
+  CHECK(model.layers_without_rope == std::vector<Index>{1, 3});
 }
 
 TEST_CASE("an unknown architecture that slides and scales is not guessed at", "[models][import]") {
@@ -733,19 +737,20 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
       {{{"head_dim", 12.5}}, {"head_dim", "positive whole number", "12.5"}},
       {{{"head_dim", "128"}}, {"head_dim", "must be a number", "a string"}},
       {{{"head_dim", 15}}, {"head_dim", "even", "15"}},
-      {{{"rotary_dim", 32}}, {"rotary_dim", "head_dim", "16", "32"}},
-      {{{"rotary_dim", 7}}, {"rotary_dim", "even", "7"}},
+      {{{"model_type", "gptj"}, {"rotary_dim", 32}}, {"rotary_dim", "head_dim", "16", "32"}},
+      {{{"model_type", "gptj"}, {"rotary_dim", 7}}, {"rotary_dim", "even", "7"}},
       {{{"partial_rotary_factor", 0}}, {"partial_rotary_factor", "(0, 1]", "got 0"}},
       {{{"partial_rotary_factor", 1.5}}, {"partial_rotary_factor", "(0, 1]", "1.5"}},
       {{{"partial_rotary_factor", 0.2}}, {"partial_rotary_factor", "even", "3"}},
-      {{{"rotary_pct", -0.25}}, {"rotary_pct", "(0, 1]", "-0.25"}},
+      {{{"model_type", "gpt_neox"}, {"rotary_pct", -0.25}}, {"rotary_pct", "(0, 1]", "-0.25"}},
       {{{"rope_parameters", {{"partial_rotary_factor", 2}}}},
        {"rope_parameters.partial_rotary_factor", "(0, 1]"}},
       {{{"rope_theta", 1}}, {"rope_theta", "greater than 1", "got 1"}},
       {{{"rope_theta", "10000"}}, {"rope_theta", "must be a number", "a string"}},
       {{{"rope_theta", {1e4}}}, {"rope_theta", "must be a number", "a list"}},
       {{{"rope_theta", true}}, {"rope_theta", "must be a number", "true or false"}},
-      {{{"rope_local_base_freq", 0}}, {"rope_local_base_freq", "greater than 1"}},
+      {{{"model_type", "gemma3_text"}, {"rope_local_base_freq", 0}},
+       {"rope_local_base_freq", "greater than 1"}},
       {{{"rope_scaling", "linear"}}, {"rope_scaling", "a dictionary", "a string"}},
       {{{"rope_parameters", {1, 2}}}, {"rope_parameters", "a dictionary", "a list"}},
       {{{"text_config", 1}}, {"text_config", "a dictionary"}},
@@ -792,22 +797,30 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
        {"rope_scaling.partial_rotary_factor", "(0, 1]"}},
       {{{"rope_parameters", {{"full_attention", {{"rope_type", "linear"}}}}}},
        {"rope_parameters.full_attention.factor", "missing"}},
-      {{{"no_rope_layers", {1, 0}}}, {"no_rope_layers", "num_hidden_layers", "4", "2"}},
-      {{{"no_rope_layers", {1, 0, 2, 1}}}, {"no_rope_layers", "0 or 1", "got 2"}},
-      {{{"no_rope_layer_interval", 0}}, {"no_rope_layer_interval", "positive whole number"}},
+      {{{"model_type", "llama4_text"}, {"no_rope_layers", {1, 0}}},
+       {"no_rope_layers", "num_hidden_layers", "4", "2"}},
+      {{{"model_type", "llama4_text"}, {"no_rope_layers", {1, 0, 2, 1}}},
+       {"no_rope_layers", "0 or 1", "got 2"}},
+      {{{"model_type", "llama4_text"}, {"no_rope_layer_interval", 0}},
+       {"no_rope_layer_interval", "positive whole number"}},
       {{{"model_type", "llama4"}, {"num_hidden_layers", nullptr}}, {"num_hidden_layers", "missing"}},
       {{{"layer_types", {"full_attention"}}}, {"layer_types", "num_hidden_layers", "4", "1"}},
       {{{"qk_rope_head_dim", 8}}, {"qk_nope_head_dim", "missing"}},
       {{{"qk_rope_head_dim", 7}, {"qk_nope_head_dim", 8}}, {"qk_rope_head_dim", "even", "7"}},
-      {{{"rope_interleave", "yes"}}, {"rope_interleave", "true or false"}},
+      {{{"model_type", "deepseek_v3"}, {"rope_interleave", "yes"}}, {"rope_interleave", "true or false"}},
       {{{"max_position_embeddings", -5}}, {"max_position_embeddings", "positive"}},
       {{{"num_hidden_layers", 1e9}}, {"num_hidden_layers", "up to 16384", "got 1000000000"}},
       {{{"head_dim", 1e300}}, {"head_dim", "up to 1048576"}},
       {{{"sliding_window", 1e300}}, {"sliding_window", "up to 2^53", "1e+300"}},
       {{{"sliding_window", 0.5}}, {"sliding_window", "whole number", "0.5"}},
-      {{{"global_head_dim", 0}}, {"global_head_dim", "positive whole number"}},
-      {{{"rope_theta", 1e300}, {"rope_ratio", 1e300}}, {"rope_theta * rope_ratio", "greater than 1", "inf"}},
-      {{{"rope_theta", 2}, {"rope_ratio", 0.25}}, {"rope_theta * rope_ratio", "greater than 1", "0.5"}},
+      {{{"model_type", "gemma4_text"},
+        {"global_head_dim", 0},
+        {"rope_parameters", {{"rope_type", "default"}}}},
+       {"global_head_dim", "positive whole number"}},
+      {{{"model_type", "chatglm"}, {"rope_theta", 1e300}, {"rope_ratio", 1e300}},
+       {"rope_theta * rope_ratio", "greater than 1", "inf"}},
+      {{{"model_type", "chatglm"}, {"rope_theta", 2}, {"rope_ratio", 0.25}},
+       {"rope_theta * rope_ratio", "greater than 1", "0.5"}},
       {yarn({{"beta_fast", 1e-7}}), {"rope_scaling.beta_fast", "at least beta_slow", "1e-07 and 1"}},
       {yarn({{"mscale_all_dim", 1e200}, {"attention_factor", 1}}),
        {"rope_scaling.mscale_all_dim", "softmax multiplier", "inf"}},
@@ -850,8 +863,9 @@ TEST_CASE("the work of a config is bounded", "[models][import]") {
   CHECK(refuses({{"num_hidden_layers", 16385}}, "num_hidden_layers", "up to 16384"));
   for (const auto& [key, value] : {std::pair<const char*, json>{"layer_types", "full_attention"},
                                    std::pair<const char*, json>{"no_rope_layers", 1}})
-    CHECK(refuses({{"num_hidden_layers", nullptr}, {key, std::vector<json>(16385, value)}}, key,
-                  "at most 16384, got 16385"));
+    CHECK(refuses(
+        {{"model_type", "smollm3"}, {"num_hidden_layers", nullptr}, {key, std::vector<json>(16385, value)}},
+        key, "at most 16384, got 16385"));
   CHECK(
       refuses({{"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {8, 0, 0, 0, 0, 0, 0, 0, 0}}}}},
               "rope_scaling.mrope_section must have at most 8 values, got 9"));

@@ -134,8 +134,8 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
-/// The layers that do not attend at all: those without heads of keys, and those that the file or the code says
-/// are recurrent.
+/// The layers that do not attend at all: those without heads of keys, and those that are recurrent by the
+/// file or by the code.
 template <class L>
 std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, const gguf_record& record,
                                                  Index layers) {

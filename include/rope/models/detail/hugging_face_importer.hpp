@@ -15,6 +15,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_groups.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_layers.hpp>
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
@@ -41,6 +42,8 @@ class hugging_face_importer {
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
+    if (const auto* known = hugging_face_record_of(plain_architecture(model_.architecture)))
+      text_.hide(keys_not_read(*known));
     defaults_ = record_of(text_, model_.architecture, given_layout_);
     refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
@@ -52,9 +55,13 @@ class hugging_face_importer {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
-      if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
-        model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
+      if (text_.hides(key))
+        warn(text_.path() + key + " is not read by the class of " + model_.architecture +
+             " and has no effect");
+      else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
+        warn(text_.path() + key + " is not understood and has no effect");
     }
+    note_outer_keys();
     return std::move(model_);
   }
 
@@ -65,13 +72,11 @@ class hugging_face_importer {
     return {&config, ""};
   }
 
-  /// Whether a word of the key has to do with positions, or with what scores are multiplied by.
-  static bool speaks_of_rope(const std::string& key) {
-    const std::string words = "_" + key;
-    for (const char* word : {"_rope", "_mrope", "_xdrope", "_rotary", "_theta", "_scal", "_softcap", "_nope",
-                             "_logn", "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
-      if (words.find(word) != std::string::npos) return true;
-    return false;
+  /// Names what lies beside text_config and would have had a meaning inside.
+  void note_outer_keys() {
+    if (text_.path().empty()) return;
+    for (const std::string& key : outer_.unasked())
+      if (speaks_of_rope(key)) warn(key + " lies beside text_config and has no effect");
   }
 
   void add_layers() {

@@ -29,8 +29,15 @@ class json_reader {
 
   const std::string& path() const { return path_; }
 
+  /// Reads these keys as if they were not there.
+  void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
+  bool hides(const std::string& key) const {
+    return std::find(hidden_.begin(), hidden_.end(), key) != hidden_.end();
+  }
+
   /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
   const J* find(const char* key) {
+    if (hides(key)) return nullptr;
     if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
     const std::string name = key;
     if (!object_ || !object_->contains(name)) return nullptr;
@@ -75,7 +82,7 @@ class json_reader {
   /// Whether the key is there and null, for the few keys where that is a choice.
   bool is_null(const char* key) const {
     const std::string name = key;
-    return object_ && object_->contains(name) && object_->at(name).is_null();
+    return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
   }
   bool is_text(const char* key) {
     const J* value = find(key);
@@ -159,7 +166,7 @@ class json_reader {
 
   const J* object_;
   std::string path_;
-  std::vector<std::string> asked_;
+  std::vector<std::string> asked_, hidden_;
 };
 
 }  // namespace detail

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+
+#include <cctype>  // std::tolower
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/models/detail/hugging_face_record.hpp>
+
+/// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A key, and the architectures whose classes read it, with a blank on either side of each.
+struct key_of_few {
+  const char* key;
+  std::string_view readers;
+};
+
+/// The keys that change a description, and that the class of the architecture does not read.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
+/// that bring their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
+  static constexpr std::string_view periods =
+      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
+  static constexpr key_of_few keys[] = {
+      {"_sliding_window_pattern", periods},
+      {"attn_config", " dbrx "},
+      {"attn_logit_softcapping", " gemma2 gemma3 t5gemma2 t5gemma2decoder t5gemmamodule vaultgemma "},
+      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
+      {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
+      {"global_rope_theta", " modernbert modernbertdecoder "},
+      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
+      {"local_attention", " modernbert modernbertdecoder "},
+      {"local_rope_theta", " modernbert modernbertdecoder "},
+      {"no_rope_layer_interval", " llama4 smollm3 "},
+      {"no_rope_layers", " llama4 smollm3 "},
+      {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
+      {"rope_pct", " stablelm "},
+      {"rope_ratio", " chatglm "},
+      {"rotary_dim", " codegen gptj minimax "},
+      {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
+      {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
+      {"sliding_window_pattern", periods},
+      {"use_bidirectional_attention", " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified "},
+  };
+  std::vector<std::string> hidden;
+  if (record.architecture.empty()) return hidden;
+  const std::string name = " " + std::string(record.architecture) + " ";
+  for (const key_of_few& one : keys)
+    if (one.readers.find(name) == std::string_view::npos) hidden.emplace_back(one.key);
+  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+  if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  return hidden;
+}
+
+/// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
+/// other things have such a word in them.
+inline bool speaks_of_rope(std::string_view key) {
+  std::string name;
+  for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  for (const std::string other : {"propert", "europe", "scalar"})
+    for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
+      name.replace(at, other.size(), "_");
+  for (const char* word : {"rope", "rotary", "theta", "scal", "softcap", "nope", "logn", "temperature",
+                           "multiplier", "partial", "alibi", "window"})
+    if (name.find(word) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
