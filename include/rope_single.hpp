@@ -23283,7 +23283,8 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// Names the keys of YaRN that llama.cpp leaves alone, where they are not what it takes in their place.
+/// Names the keys of scaling and of scores that llama.cpp leaves alone, where they are not what it takes in
+/// their place.
 template <class L>
 void note_yarn_keys(const gguf_reader<L>& reader, const gguf_record& record,
                     std::vector<std::string>& warnings) {
@@ -23298,6 +23299,8 @@ void note_yarn_keys(const gguf_reader<L>& reader, const gguf_record& record,
   note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
   note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
   note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+  note("rope.scaling.alpha", 0, record.alpha);
+  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
 }
 
 /// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of

@@ -387,6 +387,16 @@ TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][ggu
   CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope.empty());
 }
 
+TEST_CASE("a softcap or an alpha that an architecture does not read is named", "[models][gguf]") {
+  const json keys = {
+      {".attention.key_length", 128}, {".attn_logit_softcapping", 20}, {".rope.scaling.alpha", 4}};
+  const auto warnings = [&](const char* name) { return import_gguf(gguf(name, keys)).warnings; };
+  CHECK(has_warning(warnings("llama"), "llama.attn_logit_softcapping is not read for llama"));
+  CHECK(has_warning(warnings("llama"), "llama.rope.scaling.alpha is not read for llama"));
+  CHECK_FALSE(has_warning(warnings("gemma2"), "softcapping"));
+  CHECK_FALSE(has_warning(warnings("hunyuan-dense"), "alpha"));
+}
+
 TEST_CASE("where no layer slides, one group is the whole model", "[models][gguf]") {
   const json no_window = {{".attention.key_length", 128}, {".block_count", 6}, {".rope.freq_base_swa", 2e4}};
   json window = no_window;
