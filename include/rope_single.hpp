@@ -23009,20 +23009,25 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
 }
 
 /// The layers that do not attend at all: those without heads of keys, and those that are recurrent by the
-/// file or by the code.
+/// file or by the code. Without block_count they are as many as `sliding` has.
+///
+/// \param sliding  as gguf_sliding_layers returns it
 template <class L>
 std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, const gguf_record& record,
-                                                 Index layers) {
+                                                 Index layers, const std::vector<bool>& sliding) {
   constexpr const char *heads = "attention.head_count_kv", *recurrent = "attention.recurrent_layers";
+  const bool counted = layers > 0;
+  const char* what = counted ? "block_count values" : "as many values as attention.sliding_window_pattern";
+  if (!counted) layers = static_cast<Index>(sliding.size());
   std::vector<Index> without;
   const auto add_where = [&](const std::vector<double>& list, bool zero) {
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
   };
   if (const auto keys = reader.numbers(heads, range::whole))
-    add_where(gguf_layer_list(reader, heads, layers, *keys), true);
+    add_where(gguf_layer_list(reader, heads, layers, *keys, what), true);
   if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
-    add_where(gguf_layer_list(reader, recurrent, layers, *flags), false);
+    add_where(gguf_layer_list(reader, recurrent, layers, *flags, what), false);
   } else if (record.attends_every > 0) {
     const auto every = reader.number("full_attention_interval", range::count);
     const Index period = every ? static_cast<Index>(*every) : record.attends_every;
@@ -23048,7 +23053,7 @@ template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
   const auto given = gguf_window(reader, record);
-  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers);
+  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
   if (sliding.empty() && (silent.empty() || layers == 0)) {
     if (none_slides(reader, record, layers)) return {0};
     const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
@@ -23075,7 +23080,7 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
-  std::vector<Index> without = gguf_layers_without_attention(reader, record, layers);
+  std::vector<Index> without = gguf_layers_without_attention(reader, record, layers, sliding);
   constexpr const char* name = "attention.rope_pattern";
   if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
                                              : std::optional<std::vector<double>>()) {

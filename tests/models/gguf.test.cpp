@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ using testing::has_warning;
 using testing::json;
 using testing::lists;
 using testing::rounds_to;
+using testing::throws_saying;
 
 layer_group only_group(const testing::gguf_file& file, const rope::gguf_options& options = {}) {
   const auto model = import_gguf(file, options);
@@ -385,6 +387,26 @@ TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][ggu
   CHECK(model("minimax-01", {{".attention.recurrent_layers", {1, 0, 1, 0}}}).layers_without_rope ==
         layers{0, 2});
   CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope.empty());
+}
+
+TEST_CASE("lists of a GGUF file without a count of layers are of one length", "[models][gguf]") {
+  const std::vector<int> many(2000, 0);
+  for (const char* name : {"gemma3", "qwen3next", "llama4", "mimo2"})
+    for (const char* key : {".attention.head_count_kv", ".attention.recurrent_layers"}) {
+      json entries = {{".attention.key_length", 64},
+                      {".attention.sliding_window", 64},
+                      {".rope.freq_base_swa", 10000},
+                      {".attention.sliding_window_pattern", {1, 0}},
+                      {key, many}};
+      CHECK(throws_saying<std::invalid_argument>(
+          [&] { import_gguf(gguf(name, entries)); }, key + 1,
+          "must have as many values as attention.sliding_window_pattern, 2, got 2000"));
+      entries[key] = {0, 1};
+      CHECK(import_gguf(gguf(name, entries)).layers_without_rope.front() == (key[11] == 'h' ? 0 : 1));
+      entries.erase(".attention.sliding_window_pattern");
+      entries[key] = many;
+      CHECK_NOTHROW(import_gguf(gguf(name, entries)));
+    }
 }
 
 TEST_CASE("a softcap or an alpha that an architecture does not read is named", "[models][gguf]") {
