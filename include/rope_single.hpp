@@ -26465,7 +26465,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
       {"attn_config", " dbrx "},
-      {"attn_logit_softcapping", " gemma2 gemma3 t5gemma2 t5gemma2decoder t5gemmamodule vaultgemma "},
+      {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},

@@ -194,6 +194,31 @@ TEST_CASE("scale and softcap come with the window", "[models][attention_of_layer
   CHECK(gpt.attention_of_layer(1).sink_logits.empty());
 }
 
+// Gemma 3 and T5Gemma 2 keep the key of Gemma 2 in their configuration classes, and their attention does not
+// hand it on; other classes of transformers that turn do not have it.
+TEST_CASE("scores are bounded where the architecture bounds them", "[models][attention_of_layer]") {
+  const std::string key = "attn_logit_softcapping";
+  const json given = {{key, 30.0}};
+  for (const char* type : {"gemma2", "t5_gemma_module", "vaultgemma"}) {
+    CAPTURE(type);
+    const auto model = hugging_face(type, given);
+    CHECK(model.groups.front().softcap == 30);
+    CHECK_FALSE(testing::has_warning(model.warnings, key));
+    CHECK(hugging_face(type, {{key, nullptr}}).groups.front().softcap == 0);
+  }
+  for (const char* type : {"llama", "gemma3_text", "gemma3n_text", "t5gemma2_text", "t5gemma2_decoder"}) {
+    CAPTURE(type);
+    const auto model = hugging_face(type, given);
+    for (const rope::layer_group& group : model.groups) CHECK(group.softcap == 0);
+    CHECK(testing::has_warning(model.warnings, key + " is not read by the class of "));
+    CHECK_FALSE(testing::has_warning(hugging_face(type, {{key, nullptr}}).warnings, key));
+  }
+  // What an unknown architecture does with it is not known.
+  const json novel = {{"model_type", "novel"}, {"head_dim", 64}, {key, 30.0}};
+  CHECK(rope::import_hugging_face(novel, {.layout = rope::layout_kind::half_split}).groups.front().softcap ==
+        30);
+}
+
 TEST_CASE("a layer that does not rotate attends by the same rules", "[models][attention_of_layer]") {
   const auto model = hugging_face("cohere2", {{"sliding_window", 16}});
   REQUIRE(model.group_of_layer(3) == nullptr);
