@@ -26500,7 +26500,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
 inline bool speaks_of_rope(std::string_view key) {
   std::string name;
   for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  for (const std::string other : {"propert", "europe", "scalar"})
+  for (const std::string other : {"propert", "europe"})
     for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
       name.replace(at, other.size(), "_");
   for (const char* word : {"rope", "rotary", "theta", "scal", "softcap", "nope", "logn", "temperature",

@@ -609,6 +609,8 @@ TEST_CASE("a key that has no effect is reported by its name", "[models][import]"
   CHECK(has_warning(warnings({{"rope_tehta", 1e6}}), "rope_tehta"));
   CHECK(has_warning(warnings({{"compress_rope_theta", 160000}}), "compress_rope_theta is not understood"));
   CHECK(has_warning(warnings({{"use_rotary", true}}), "use_rotary"));
+  for (const char* key : {"query_pre_attn_scalar", "logits_scaling", "mean_window_size", "nope_every"})
+    CHECK(has_warning(warnings({{key, 64}}), std::string(key) + " is not understood and has no effect"));
   CHECK(warnings({{"property", 1}, {"hidden_act", "silu"}, {"europe", 2}}).empty());
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
 }
