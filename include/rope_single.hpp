@@ -24209,9 +24209,11 @@ enum class score_scale {
 
 /// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
 enum class which_slide {
-  by_type,                 // those of other_type, by full_every
-  every,                   // all of them
-  from_max_window_layers,  // those from that layer on
+  by_type,                       // those of other_type, by full_every
+  every,                         // all of them
+  from_max_window_layers,        // those from that layer on
+  even_below_max_window_layers,  // those of even number before that layer
+  without_rope,                  // those that do not rotate
   not_known
 };
 
@@ -24614,7 +24616,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
       {.architecture = "smollm3",
        .base = 2e6,
        .no_rope_every = 4,
-       .slides = not_known,
+       .slides = without_rope,
        .slides_if_asked = true},
       {.architecture = "step3p5",
        .head_dim = 128,
@@ -24847,10 +24849,17 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen25omni", .base = 1e6, .slides = from_max_window_layers, .slides_if_asked = true},
+      {.architecture = "qwen25omni",
+       .base = 1e6,
+       .sliding_window = 32768,
+       .max_window_layers = 28,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
       {.architecture = "qwen25omnitalker",
        .base = 1e6,
        .head_dim = 128,
+       .sliding_window = 32768,
+       .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
       {.architecture = "qwen25vl",
@@ -24859,7 +24868,11 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .max_window_layers = 80,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen2moe", .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen2moe",
+       .sliding_window = 4096,
+       .max_window_layers = 28,
+       .slides = even_below_max_window_layers,
+       .slides_if_asked = true},
       {.architecture = "qwen2vl",
        .base = 1e6,
        .sliding_window = 4096,
@@ -24872,7 +24885,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen3moe", .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen3moe", .sliding_window = 4096, .slides = every, .slides_if_asked = true},
       {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
       {.architecture = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
       {.architecture = "qwen3omnimoetalkercodepredictor", .head_dim = 128},
@@ -26518,6 +26531,7 @@ inline bool speaks_of_rope(std::string_view key) {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 
+#include <algorithm>  // std::binary_search
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -26565,20 +26579,24 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   }
   if (window) return *window;
   if (assumed > 0) return assumed;
-  return defaults.slides == which_slide::every ? 0 : not_known_window;
+  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+  return none ? 0 : not_known_window;
 }
 
 /// model_rope::windows.
 ///
-/// \param types   of the layers, or empty
-/// \param layers  how many; nothing: not known
+/// \param types    of the layers, or empty
+/// \param layers   how many; nothing: not known
+/// \param without  the layers that do not rotate, in increasing order
 template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
-                              const std::vector<std::string>& types, std::optional<Index> layers) {
+                              const std::vector<std::string>& types, std::optional<Index> layers,
+                              const std::vector<Index>& without) {
   const Index window = sliding_window_of(text, defaults);
-  auto first = defaults.slides == which_slide::from_max_window_layers
-                   ? text.index("max_window_layers", range::whole)
-                   : std::nullopt;
+  const bool from = defaults.slides == which_slide::from_max_window_layers,
+             even = defaults.slides == which_slide::even_below_max_window_layers,
+             bare = defaults.slides == which_slide::without_rope;
+  auto first = from || even ? text.index("max_window_layers", range::whole) : std::nullopt;
   if (!first && defaults.max_window_layers > 0) first = defaults.max_window_layers;
   std::vector<Index> windows;
   for (const std::string& type : types)
@@ -26588,8 +26606,13 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   if (defaults.architecture == "llama4") return {not_known_window};  // layers that rotate attend in chunks
   if (window == 0 || defaults.slides == which_slide::every) return {window};
-  if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
-    for (Index i = 0; i < *layers; ++i) windows.push_back(i < *first ? 0 : window);
+  if (layers && (bare || (first && (from || even)))) {
+    for (Index i = 0; i < *layers; ++i) {
+      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
+                          : even ? i % 2 == 0 && i < *first
+                                 : i >= *first;
+      windows.push_back(slides ? window : 0);
+    }
     return windows;
   }
   // A class that knows no window has no key for one.
@@ -26667,7 +26690,7 @@ class hugging_face_importer {
                         (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers);
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
     model_.query_heads =

@@ -84,7 +84,7 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
   CHECK(windows(hugging_face("afmoe", {{"sliding_window", nullptr}})) == "0 0 0 0");
   CHECK(windows(hugging_face("dots1", with({{"max_window_layers", 2}}))) == "0 0 16 16");
   CHECK(windows(hugging_face("qwen2_moe", window)) == "0 0 0 0");
-  CHECK(windows(hugging_face("qwen2_moe", with({{"use_sliding_window", true}}))) == "? ? ? ?");
+  CHECK(windows(hugging_face("qwen2_moe", with({{"use_sliding_window", true}}))) == "16 0 16 0");
   CHECK(windows(hugging_face("smollm3", window)) == "0 0 0 0");
   CHECK(windows(hugging_face("gemma2", window)) == "16 0 16 0");
   CHECK(windows(hugging_face("gemma2", json::object())) == "4096 0 4096 0");
@@ -217,6 +217,32 @@ TEST_CASE("scores are bounded where the architecture bounds them", "[models][att
   const json novel = {{"model_type", "novel"}, {"head_dim", 64}, {key, 30.0}};
   CHECK(rope::import_hugging_face(novel, {.layout = rope::layout_kind::half_split}).groups.front().softcap ==
         30);
+}
+
+// Source: configuration_qwen3_moe.py, configuration_qwen2_moe.py, configuration_qwen2_5_omni.py and
+// configuration_smollm3.py, transformers of 2026-08. One mask for all layers in modeling_qwen3_moe.py.
+TEST_CASE("a class fills in its window where one is asked for", "[models][attention_of_layer]") {
+  const json asked = {{"use_sliding_window", true}};
+  const auto with = [&](json more) { return testing::changed(asked, more); };
+  CHECK(windows(hugging_face("qwen3_moe", asked)) == "4096 4096 4096 4096");
+  CHECK(windows(hugging_face("qwen3_moe", with({{"sliding_window", 16}}))) == "16 16 16 16");
+  CHECK(windows(hugging_face("qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", nullptr}})) ==
+        "0 0 0 0");
+  CHECK(windows(hugging_face("qwen3_moe", {{"sliding_window", 16}})) == "0 0 0 0");
+  CHECK(windows(hugging_face("qwen2_moe", asked)) == "4096 0 4096 0");
+  CHECK(windows(hugging_face("qwen2_moe", with({{"max_window_layers", 2}}))) == "4096 0 0 0");
+  CHECK(windows(hugging_face("qwen2_moe", {{"max_window_layers", 2}})) == "0 0 0 0");
+  CHECK(windows(hugging_face("smollm3", asked)) == "0 0 0 0");
+  CHECK(windows(hugging_face("smollm3", with({{"sliding_window", 16}}))) == "0 0 0 16");
+  CHECK(windows(hugging_face("smollm3", with({{"sliding_window", 16}, {"no_rope_layers", {0, 1, 0, 1}}}))) ==
+        "16 0 16 0");
+  CHECK(windows(hugging_face("smollm3", {{"sliding_window", 16}})) == "0 0 0 0");
+  for (const char* type : {"qwen2_5_omni_text", "qwen2_5_omni_talker"}) {
+    CAPTURE(type);
+    CHECK(windows(hugging_face(type, with({{"max_window_layers", 2}}))) == "0 0 32768 32768");
+    CHECK(windows(hugging_face(type, asked)) == "0 0 0 0");  // from layer 28 on
+    CHECK(windows(hugging_face(type, {{"max_window_layers", 2}})) == "0 0 0 0");
+  }
 }
 
 TEST_CASE("a layer that does not rotate attends by the same rules", "[models][attention_of_layer]") {

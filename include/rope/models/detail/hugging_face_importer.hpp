@@ -89,7 +89,7 @@ class hugging_face_importer {
                         (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers);
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
     model_.query_heads =

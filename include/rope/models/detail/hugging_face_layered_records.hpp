@@ -220,7 +220,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
       {.architecture = "smollm3",
        .base = 2e6,
        .no_rope_every = 4,
-       .slides = not_known,
+       .slides = without_rope,
        .slides_if_asked = true},
       {.architecture = "step3p5",
        .head_dim = 128,

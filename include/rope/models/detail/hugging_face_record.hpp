@@ -27,9 +27,11 @@ enum class score_scale {
 
 /// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
 enum class which_slide {
-  by_type,                 // those of other_type, by full_every
-  every,                   // all of them
-  from_max_window_layers,  // those from that layer on
+  by_type,                       // those of other_type, by full_every
+  every,                         // all of them
+  from_max_window_layers,        // those from that layer on
+  even_below_max_window_layers,  // those of even number before that layer
+  without_rope,                  // those that do not rotate
   not_known
 };
 

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 
+#include <algorithm>  // std::binary_search
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -55,20 +56,24 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   }
   if (window) return *window;
   if (assumed > 0) return assumed;
-  return defaults.slides == which_slide::every ? 0 : not_known_window;
+  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+  return none ? 0 : not_known_window;
 }
 
 /// model_rope::windows.
 ///
-/// \param types   of the layers, or empty
-/// \param layers  how many; nothing: not known
+/// \param types    of the layers, or empty
+/// \param layers   how many; nothing: not known
+/// \param without  the layers that do not rotate, in increasing order
 template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
-                              const std::vector<std::string>& types, std::optional<Index> layers) {
+                              const std::vector<std::string>& types, std::optional<Index> layers,
+                              const std::vector<Index>& without) {
   const Index window = sliding_window_of(text, defaults);
-  auto first = defaults.slides == which_slide::from_max_window_layers
-                   ? text.index("max_window_layers", range::whole)
-                   : std::nullopt;
+  const bool from = defaults.slides == which_slide::from_max_window_layers,
+             even = defaults.slides == which_slide::even_below_max_window_layers,
+             bare = defaults.slides == which_slide::without_rope;
+  auto first = from || even ? text.index("max_window_layers", range::whole) : std::nullopt;
   if (!first && defaults.max_window_layers > 0) first = defaults.max_window_layers;
   std::vector<Index> windows;
   for (const std::string& type : types)
@@ -78,8 +83,13 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   if (defaults.architecture == "llama4") return {not_known_window};  // layers that rotate attend in chunks
   if (window == 0 || defaults.slides == which_slide::every) return {window};
-  if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
-    for (Index i = 0; i < *layers; ++i) windows.push_back(i < *first ? 0 : window);
+  if (layers && (bare || (first && (from || even)))) {
+    for (Index i = 0; i < *layers; ++i) {
+      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
+                          : even ? i % 2 == 0 && i < *first
+                                 : i >= *first;
+      windows.push_back(slides ? window : 0);
+    }
     return windows;
   }
   // A class that knows no window has no key for one.
