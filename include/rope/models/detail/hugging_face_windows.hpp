@@ -73,8 +73,11 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
-  auto first = from || even ? text.index("max_window_layers", range::whole) : std::nullopt;
-  if (!first && defaults.max_window_layers > 0) first = defaults.max_window_layers;
+  // Where sliding begins or ends. As a number: g++ 12 takes a std::optional for uninitialised here.
+  constexpr Index not_known = -1;
+  const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
+              first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
+                                   : not_known;
   std::vector<Index> windows;
   for (const std::string& type : types)
     windows.push_back(is_full(defaults, type)                                 ? 0
@@ -83,11 +86,11 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   if (defaults.architecture == "llama4") return {not_known_window};  // layers that rotate attend in chunks
   if (window == 0 || defaults.slides == which_slide::every) return {window};
-  if (layers && (bare || (first && (from || even)))) {
+  if (layers && (bare || first != not_known)) {
     for (Index i = 0; i < *layers; ++i) {
       const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
-                          : even ? i % 2 == 0 && i < *first
-                                 : i >= *first;
+                          : even ? i % 2 == 0 && i < first
+                                 : i >= first;
       windows.push_back(slides ? window : 0);
     }
     return windows;
