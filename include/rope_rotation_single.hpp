@@ -80,8 +80,16 @@
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
-#define ROPE_DETAIL_ISA avx512bf16
 #define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 1
+#if defined(__AVX512VNNI__)
+#define ROPE_DETAIL_ISA avx512bf16vnni
+#define ROPE_DETAIL_INTEGER_INSTRUCTIONS 1
+#else
+#define ROPE_DETAIL_ISA avx512bf16
+#endif
+#elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+#define ROPE_DETAIL_ISA avx512vnni
+#define ROPE_DETAIL_INTEGER_INSTRUCTIONS 1
 #elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #define ROPE_DETAIL_ISA avx512bw
 #elif defined(__AVX512F__)
@@ -100,6 +108,9 @@
 
 #ifndef ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
 #define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 0
+#endif
+#ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
+#define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
 
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same.
@@ -4680,26 +4691,33 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+#if defined(EIGEN_VECTORIZE_AVX512)
+/// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
+/// the shuffles. Register 4 (k % 4) + k / 4 is the k-th to enter.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
+  __m512 quarters[4], pairs[2];
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  }
+  for (int j = 0; j < 2; ++j)
+    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+}
+#endif
+
 /// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
 template <class P>
 EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
 #if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16) {
-    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
-    __m512 quarters[4], pairs[2];
-    for (int j = 0; j < 4; ++j) {
-      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    }
-    for (int j = 0; j < 2; ++j)
-      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
-  }
+  if constexpr (lanes<P> == 16)
+    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
 #endif
   transpose(packets);
   for (int width = lanes<P> / 2; width > 0; width /= 2)
@@ -7339,7 +7357,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
 #include <algorithm>  // std::max, std::fill_n
-#include <bit>        // std::bit_cast
+#include <bit>        // std::bit_cast, std::bit_width
 #include <cstdint>
 #include <type_traits>
 
@@ -7484,29 +7502,33 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
   for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
 }
 
-/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / 127.
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// Heads below 2^-118 in magnitude become zeros with a scale of 0. Where x holds a NaN or an infinity the
-/// scale is NaN and the integers are zeros.
-inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
+/// Heads whose scale would be below 2^-125 (of 8 bits: heads below 2^-118 in magnitude) become zeros with a
+/// scale of 0. Where x holds a NaN or an infinity the scale is NaN and the integers are zeros.
+///
+/// \param most  the integer of largest magnitude, below 2^22
+template <class I>
+float quantize_channels(const float* x, Index count, I* out, std::int32_t most = 127) {
   // Magnitudes are in the order of their bits, NaN behind infinity.
   std::int32_t largest = 0;
   for (Index i = 0; i < count; ++i)
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
-  constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 118) << 23;
+  constexpr std::int32_t infinity = 0x7f800000;
+  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
+  const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
-    std::fill_n(out, count, std::int8_t{0});
+    std::fill_n(out, count, I{0});
     return std::bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
-  const float scale = as_computed(std::bit_cast<float>(largest) / 127.0f),
+  const float scale = as_computed(std::bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
   // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
   for (Index i = 0; i < count; ++i)
-    out[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) -
-                                      bits_of_shift);
+    out[i] = static_cast<I>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   return scale;
 }
 

@@ -60,8 +60,16 @@
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
-#define ROPE_DETAIL_ISA avx512bf16
 #define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 1
+#if defined(__AVX512VNNI__)
+#define ROPE_DETAIL_ISA avx512bf16vnni
+#define ROPE_DETAIL_INTEGER_INSTRUCTIONS 1
+#else
+#define ROPE_DETAIL_ISA avx512bf16
+#endif
+#elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+#define ROPE_DETAIL_ISA avx512vnni
+#define ROPE_DETAIL_INTEGER_INSTRUCTIONS 1
 #elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #define ROPE_DETAIL_ISA avx512bw
 #elif defined(__AVX512F__)
@@ -80,6 +88,9 @@
 
 #ifndef ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
 #define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 0
+#endif
+#ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
+#define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
 
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same.

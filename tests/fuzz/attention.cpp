@@ -349,7 +349,8 @@ void run(bytes& b) {
 void run_quantized(bytes& b) {
   dice d(b);
   const long longest = d.one_in(8) ? 1100 : d.one_in(4) ? 140 : 12;
-  const setting s = features::draw(d, longest, {longest > 12 ? 3L : 40L, d.one_in(2) ? 41L : 9L});
+  setting s = features::draw(d, longest, {longest > 12 ? 3L : 40L, d.one_in(2) ? 41L : 9L});
+  if (d.one_in(2)) s.options.products = rope::product_precision::integers;
   operands x = attention_call::random_operands<float>(d.generator(), s.e);
   auto k = quantized::random_heads(d.generator(), s.e.batch, s.e.keys, s.e.kv_heads, s.e.dim);
   auto v = quantized::random_heads(d.generator(), s.e.batch, s.e.keys, s.e.kv_heads, s.e.value_dim);
@@ -375,7 +376,17 @@ void run_quantized(bytes& b) {
   check(out.memory.untouched_outside(out.view), "only the channels of the output are written");
 
   const features::result exact = features::definition(s, x);
-  const double bound = quantized::bound(s, x);
+  double bound = quantized::bound(s, x);
+  if (s.options.products == rope::product_precision::integers) {
+    // Every channel of a query and every weight times a scale is off by half a step, of 2^-15 of the largest:
+    // a score by so much of all its products, and a sum of weighted values by so much per key of its tile.
+    const double half_step = 1.01 * 0x1p-16, dim = static_cast<double>(s.e.dim);
+    const double scale = s.options.scale != 0 ? std::abs(s.options.scale) : 1 / std::sqrt(dim);
+    const double score = scale * half_step * dim * x.q.largest() * x.k.largest();
+    const double largest_value = x.v.largest() * 2;  // scales of either sign within a factor of two
+    bound +=
+        (std::expm1(2 * score) * x.v.largest() + 128 * half_step * largest_value) / (1 - s.options.dropout);
+  }
   testing::for_each_head(out.view, [&](Index r, Index i, Index h) {
     for (Index c = 0; c < s.e.value_dim; ++c) {
       const double got = static_cast<double>(out.view.at(r, i, h)[c]), expected = exact.out(r, i, h, c);

@@ -143,6 +143,14 @@ TEST_CASE("calls of the pages: attention", "[house]") {
   attention<Layout>(q, k, v, out, table);
   attention(q, k, v, out, {.window = 1024, .sinks = 4});
   attention(q16, k16, v16, out16, {.products = product_precision::bfloat16});
+  {
+    const std::vector<std::int8_t> integers(static_cast<std::size_t>(k.size()), 100);
+    const std::vector<float> scales(static_cast<std::size_t>(batch * tokens * kv_heads), 0.01f);
+    const auto narrow_keys = bshd(integers.data(), scales.data(), batch, tokens, kv_heads, head_dim);
+    const auto k8 = narrow_keys, v8 = narrow_keys;
+    attention(q, k8, v8, out, {.products = product_precision::integers});
+    CHECK(*out.at(0, 0, 0) == testing::Approx(1));
+  }
   attention<half_split>(q, k, v, out, table, {.window = 1024});
   CHECK(*out.at(0, 0, 0) == 1);
   attention(q, k, v, out_b,

@@ -27,7 +27,7 @@ struct step {
 /// Appends and attends until the cache holds 300 tokens, then counts one more step that is as large as the
 /// largest before it.
 template <class T, class Cache>
-long allocations_of_a_step(Cache cache) {
+long allocations_of_a_step(Cache cache, const rope::attention_options& options = {}) {
   step<T> token;
   const rope::frequency_table<float> table(rope::frequencies(64), 400);
   const auto decode = [&] {
@@ -35,7 +35,7 @@ long allocations_of_a_step(Cache cache) {
       cache.append(token.k(), token.k());
     else
       cache.template append<half_split>(token.k(), token.k(), table);
-    rope::attention<half_split>(token.q(), cache, token.out(), table);
+    rope::attention<half_split>(token.q(), cache, token.out(), table, options);
   };
   for (int i = 0; i < 300; ++i) decode();
   cache.truncate(299);
@@ -55,6 +55,8 @@ TEST_CASE("a decoding step through a warm cache allocates nothing", "[noalloc]")
     CHECK(allocations_of_a_step<float>(
               rope::ring_cache<float>(1, {.sinks = 4, .window = 100}, 2, 64, 0, storage)) == 0);
   }
+  CHECK(allocations_of_a_step<float>(rope::kv_cache<std::int8_t>(1, 300, 2, 64),
+                                     {.products = rope::product_precision::integers}) == 0);
   CHECK(allocations_of_a_step<float>(rope::ring_cache<Eigen::bfloat16>(
             1, {.sinks = 4, .window = 100, .positions = rope::ring_positions::cache}, 2, 64, 0,
             key_storage::raw)) == 0);

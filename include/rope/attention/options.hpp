@@ -9,6 +9,7 @@
 #include <span>
 #include <type_traits>
 
+#include <rope/attention/product_precision.hpp>
 #include <rope/attention/score_view.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
@@ -18,17 +19,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// What attention multiplies queries with keys, and weights with values, in. Sums are in the arithmetic type.
-enum class product_precision {
-  /// The arithmetic type: float, or double for double.
-  full,
-  /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.7 of
-  /// the time, elsewhere as long. Scores stay as exact as they are; each weight is rounded, by at most 2^-8
-  /// of itself, so that an output may be off by 2^-8 sum_j w_ij |v_j| besides. Numbers below 2^-126 may count
-  /// as 0. Gradients and probabilities are computed in full.
-  bfloat16,
-};
 
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///
@@ -91,7 +81,7 @@ struct attention_options {
   /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
-  /// Refused unless channels are of that type or it is `full`.
+  /// Refused unless channels are what it asks for or it is `full`.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
@@ -190,17 +180,6 @@ void check_magnitudes(const char* function, const attention_options& options, In
       (scale < room * options.softcap || scale > options.softcap / room))
     ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
                                               ", ", 1 / room, "], got ", scale, " / ", options.softcap));
-}
-
-/// \tparam T  channels of queries and outputs, C of keys and values
-template <class T, class C>
-void check_products(const char* function, const attention_options& options) {
-  if (options.products == product_precision::full) return;
-  if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": products in bfloat16 need queries, keys, values and outputs of bfloat16; "
-                       "set products to product_precision::full"));
 }
 
 /// Every number in the options that is out of its range.

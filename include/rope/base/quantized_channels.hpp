@@ -3,7 +3,7 @@
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
 #include <algorithm>  // std::max, std::fill_n
-#include <bit>        // std::bit_cast
+#include <bit>        // std::bit_cast, std::bit_width
 #include <cstdint>
 #include <type_traits>
 
@@ -48,29 +48,33 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
   for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
 }
 
-/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / 127.
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// Heads below 2^-118 in magnitude become zeros with a scale of 0. Where x holds a NaN or an infinity the
-/// scale is NaN and the integers are zeros.
-inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
+/// Heads whose scale would be below 2^-125 (of 8 bits: heads below 2^-118 in magnitude) become zeros with a
+/// scale of 0. Where x holds a NaN or an infinity the scale is NaN and the integers are zeros.
+///
+/// \param most  the integer of largest magnitude, below 2^22
+template <class I>
+float quantize_channels(const float* x, Index count, I* out, std::int32_t most = 127) {
   // Magnitudes are in the order of their bits, NaN behind infinity.
   std::int32_t largest = 0;
   for (Index i = 0; i < count; ++i)
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
-  constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 118) << 23;
+  constexpr std::int32_t infinity = 0x7f800000;
+  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
+  const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
-    std::fill_n(out, count, std::int8_t{0});
+    std::fill_n(out, count, I{0});
     return std::bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
-  const float scale = as_computed(std::bit_cast<float>(largest) / 127.0f),
+  const float scale = as_computed(std::bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
   // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
   for (Index i = 0; i < count; ++i)
-    out[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) -
-                                      bits_of_shift);
+    out[i] = static_cast<I>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   return scale;
 }
 

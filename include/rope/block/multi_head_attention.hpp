@@ -77,7 +77,7 @@ class multi_head_attention {
     numbers.log_sum_exp = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
     detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
-    detail::check_products<T, T>("multi_head_attention", numbers);
+    detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
   }
 
   const multi_head_weights<T>& weights() const { return weights_; }

@@ -8,6 +8,7 @@
 #include <rope/cache/attention.hpp>
 #include <rope/cache/describe.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/page_attention.hpp>
 #include <rope/cache/page_writes.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/cache/turned_keys.hpp>
@@ -304,6 +305,54 @@ TEST_CASE("keys of integers in pages turn as those of a cache", "[cache]") {
   CHECK_THROWS_AS(
       rope::page_view<std::int8_t>({.keys = few_scales, .values = pages.values()}, blocks, lengths),
       std::invalid_argument);
+}
+
+TEST_CASE("products of integers have the same bits wherever keys are", "[cache]") {
+  const std::uint64_t seed = 5310;
+  testing::random numbers(seed);
+  const Index tokens = 300, page_size = GENERATE(1, 3, 16, 130);
+  CAPTURE(seed, page_size);
+  owned<float> k(numbers, tokens, kv_heads, head_dim), v(numbers, tokens, kv_heads, value_dim),
+      q(numbers, 2, heads, head_dim);
+  const auto one = [](owned<float>& x) { return rope::bshd(x.memory.data(), 1, x.tokens, x.count, x.dim); };
+  kv_cache<std::int8_t> cache(1, tokens, kv_heads, head_dim, value_dim);
+  ring_cache<std::int8_t> ring(1, {.sinks = 4, .window = tokens}, kv_heads, head_dim, value_dim);
+  cache.append<half_split>(one(k), one(v), table);
+  ring.append<half_split>(one(k), one(v), table);
+  const Index pages = (tokens + page_size - 1) / page_size;
+  std::vector<std::int8_t> keys(static_cast<std::size_t>(pages * page_size * kv_heads * head_dim)),
+      values(static_cast<std::size_t>(pages * page_size * kv_heads * value_dim));
+  std::vector<float> key_scales(static_cast<std::size_t>(pages * page_size * kv_heads)),
+      value_scales(key_scales.size());
+  std::vector<int> blocks(static_cast<std::size_t>(pages));
+  for (Index i = 0; i < pages; ++i) blocks[static_cast<std::size_t>(i)] = static_cast<int>(pages - 1 - i);
+  const int lengths[] = {static_cast<int>(tokens)};
+  const rope::page_view<std::int8_t> view(
+      {.keys = rope::bhsd(keys.data(), key_scales.data(), pages, kv_heads, page_size, head_dim),
+       .values = rope::bhsd(values.data(), value_scales.data(), pages, kv_heads, page_size, value_dim)},
+      blocks, lengths);
+  rope::write_pages<half_split>(one(k), one(v), view, table);
+
+  for (const Index window : {0, 77, 128}) {
+    rope::attention_options options = {.window = window};
+    const auto attended_to = [&](const auto& keys_of) {
+      owned<float> out(q.tokens, heads, value_dim);
+      rope::attention<half_split>(one(q), keys_of, one(out), table, options);
+      return out.memory;
+    };
+    const auto full = attended_to(cache);
+    options.products = rope::product_precision::integers;
+    const auto got = attended_to(cache);
+    CHECK(got != full);
+    if (window == 0) CHECK(attended_to(ring) == got);  // whose own window holds every token
+    const std::int64_t offsets[] = {0, q.tokens};
+    options.query_offsets = offsets;
+    owned<float> out(q.tokens, heads, value_dim);
+    rope::attention<half_split>(rope::thd(q.memory.data(), q.tokens, heads, head_dim), view,
+                                rope::thd(out.memory.data(), q.tokens, heads, value_dim), table, options,
+                                testing::own_threads(2));
+    CHECK(out.memory == got);
+  }
 }
 
 TEST_CASE("a ring of integers is a ring of their numbers", "[cache]") {

@@ -9,9 +9,11 @@
 #include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
+#include <rope/attention/detail/integer_decode_operands.hpp>
 #include <rope/attention/detail/prefill_kernel.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/product_precision.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>
@@ -42,6 +44,9 @@ void attend_split(const attention_call<T, Turn, C>& call, const decode_results<a
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
       return decode_split<T, Turn, C, bfloat16_decode_operands<Turn>>(call, results, part).run();
+  if constexpr (is_quantized<C> && !Turn::rotates)
+    if (call.rules.options().products == product_precision::integers)
+      return decode_split<T, Turn, C, integer_decode_operands<Turn>>(call, results, part).run();
   decode_split<T, Turn, C>(call, results, part).run();
 }
 
@@ -168,7 +173,7 @@ Index most_decode_rows(const attention_options& options) {
 /// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  check_products<T, C>("attention", call.rules.options());
+  check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);

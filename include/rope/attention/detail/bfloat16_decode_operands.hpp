@@ -4,15 +4,16 @@
 
 #include <algorithm>  // std::copy_n, std::fill_n, std::max
 
-#include <rope/attention/detail/bfloat16_streams.hpp>
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/pair_streams.hpp>
 #include <rope/attention/detail/rounded_weights.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -28,8 +29,11 @@ class bfloat16_decode_operands {
   using T = Eigen::bfloat16;
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Turn, T>;
+  using pairs_of_values = value_pairs<bfloat16_products>;
 
  public:
+  using sum = float;
+
   bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_pairs {};
     struct decode_visible_sums {};
@@ -62,23 +66,30 @@ class bfloat16_decode_operands {
     const Index count = keys.last - keys.first;
     const auto block = read_keys<T>(call_, of_.b, kv, begin + keys.first, count, buffers_);
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<group()>(query(kv, r), block, count, call_.q.head_dim, factor_,
-                                   scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+      score_rows_of_pairs<bfloat16_products, group()>(query(kv, r), block, count, call_.q.head_dim,
+                                                      scores + r * shape::tile + keys.first,
+                                                      r == 0 ? &ahead : nullptr);
     });
+    for (Index r = 0; r < of_.rows; ++r)
+      channels_map<float>(scores + r * shape::tile + keys.first, count) *= factor_;
   }
 
-  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/, Index /*rows*/,
-                            float* /*weights*/) {}
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
+                            const rows_of_head& /*rows*/, float* /*weights*/) {}
 
-  void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const float* weights,
-                  float* sums, stream_ahead* ahead) {
-    const value_pairs values =
-        pairs_with(keys, rows, weights,
+  void add_values(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows,
+                  const float* weights, float* sums, stream_ahead* ahead) {
+    const pairs_of_values values =
+        pairs_with(keys, rows.count, weights,
                    read_values<T>(call_, of_.b, kv, begin + keys.first, keys.last - keys.first, buffers_));
-    for_groups_of_rows(rows, [&](auto group, Index r) {
+    for_groups_of_rows(rows.count, [&](auto group, Index r) {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
                                    r == 0 ? ahead : nullptr);
     });
+  }
+
+  void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
+    channels_map<float>(total, call_.v.head_dim) += const_channels_map<float>(sums, call_.v.head_dim);
   }
 
   /// Pages of an odd number of tokens part neighbours.
@@ -89,12 +100,12 @@ class bfloat16_decode_operands {
   }
 
   /// The bits of add_values where every value is a number: what a row does not see is zero for it.
-  void add_visible_values(Index kv, Index begin, Index rows, const float* weights,
+  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     const Index channels = call_.v.head_dim;
-    const value_pairs values = pairs_with(hull, rows, weights, {buffers_.turned, channels});
-    for (Index r = 0; r < rows; ++r) {
+    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < rows.count; ++r) {
       for (Index j = hull.first; j < hull.last; ++j) {
         T* to = buffers_.turned + (j - hull.first) * channels;
         if (softmax.sees(r, j))
@@ -116,8 +127,8 @@ class bfloat16_decode_operands {
   }
 
   /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
-  value_pairs pairs_with(const tile_range& keys, Index rows, const float* weights,
-                         const row_block<T>& values) {
+  pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
+                             const row_block<T>& values) {
     round_weights(keys, rows, weights, weights_);
     return {values, keys.first, keys.last, weights_, shape::tile};
   }

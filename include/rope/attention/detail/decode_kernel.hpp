@@ -51,12 +51,13 @@ struct key_split {
   Index b, split, place, first_head, heads, first_row, rows;
 };
 
-/// \tparam Operands  decode_operands, or bfloat16_decode_operands
+/// \tparam Operands  decode_operands, bfloat16_decode_operands or integer_decode_operands
 template <class T, class Turn, class C, class Operands = decode_operands<T, Turn, C>>
 class decode_split {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
   using call_type = attention_call<T, Turn, C>;
+  using sum_type = typename Operands::sum;
 
  public:
   decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
@@ -73,9 +74,10 @@ class decode_split {
         turn_((std::min)(tokens_of_turn(), call.k.run_from(0))),
         operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
+    struct decode_tile_sums {};
     struct decode_care {};
-    scores_ = workspace<decode_scores, A>(rows_ * heads_ * (shape::tile + call.v.head_dim));
-    tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
+    scores_ = workspace<decode_scores, A>(rows_ * heads_ * shape::tile);
+    tile_sums_ = workspace<decode_tile_sums, sum_type>(rows_ * heads_ * call.v.head_dim);
     careful_ = workspace<decode_care, char>(heads_ * strips());
   }
 
@@ -137,14 +139,13 @@ class decode_split {
 
   /// The rows of a head, in strips of as many as a softmax takes at a time.
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
-  strip_rows rows_of(Index kv, Index strip) const {
+  rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
-    return {b_,
-            0,
-            kv * call_.group(),
-            call_.group(),
-            first_row_ + first,
-            (std::min)(Index{shape::rows}, rows_ - first)};
+    return {first, (std::min)(Index{shape::rows}, rows_ - first)};
+  }
+  strip_rows rows_of(Index kv, Index strip) const {
+    const auto [first, count] = rows_in(strip);
+    return {b_, 0, kv * call_.group(), call_.group(), first_row_ + first, count};
   }
   Index row_of(Index kv, Index strip) const {
     return kv * call_.q.tokens * call_.group() + first_row_ + strip * shape::rows;
@@ -152,7 +153,7 @@ class decode_split {
   A* scores_of(Index kv, Index strip = 0) const {
     return scores_ + ((kv - first_head_) * rows_ + strip * shape::rows) * shape::tile;
   }
-  A* tile_sums_of(Index kv, Index strip = 0) const {
+  sum_type* tile_sums_of(Index kv, Index strip = 0) const {
     return tile_sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * call_.v.head_dim;
   }
   char& careful(Index kv, Index strip) { return careful_[(kv - first_head_) * strips() + strip]; }
@@ -204,7 +205,7 @@ class decode_split {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
         for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
           if (!careful(kv, strip))
-            operands_.add_values(kv, begin, {j, next}, rows_of(kv, strip).count, scores_of(kv, strip),
+            operands_.add_values(kv, begin, {j, next}, rows_in(strip), scores_of(kv, strip),
                                  tile_sums_of(kv, strip), strip == 0 ? &ahead : nullptr);
       }
     }
@@ -222,14 +223,14 @@ class decode_split {
       const strip_rows rows = rows_of(kv, strip);
       tile_softmax<A> softmax(keys, rows, hull);
       softmax.run(scores_of(kv, strip), factors_, state_of(kv, strip));
-      operands_.scale_weights(kv, begin, hull, rows.count, scores_of(kv, strip));
+      operands_.scale_weights(kv, begin, hull, rows_in(strip), scores_of(kv, strip));
       if (softmax.hides() && !known) {
         known = true;
         finite = operands_.finite_values(kv, begin, hull);
       }
       careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
       if (careful(kv, strip))
-        operands_.add_visible_values(kv, begin, rows.count, scores_of(kv, strip), softmax,
+        operands_.add_visible_values(kv, begin, rows_in(strip), scores_of(kv, strip), softmax,
                                      sums_of(kv, strip));
       else
         shrink(kv, strip, softmax.shrink());
@@ -238,17 +239,17 @@ class decode_split {
 
   /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
   void shrink(Index kv, Index strip, const A* factor) {
-    const Index channels = call_.v.head_dim, rows = rows_of(kv, strip).count;
-    std::fill_n(tile_sums_of(kv, strip), rows * channels, A(0));
+    const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
+    std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
     for (Index r = 0; r < rows; ++r)
       if (!equal(factor[r], A(1)))
         channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) *= factor[r];
   }
   void add_tile_sums(Index kv, Index strip) {
-    const Index channels = call_.v.head_dim;
-    for (Index r = 0; r < rows_of(kv, strip).count; ++r)
-      channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) +=
-          const_channels_map<A>(tile_sums_of(kv, strip) + r * channels, channels);
+    const auto [first, count] = rows_in(strip);
+    for (Index r = 0; r < count; ++r)
+      operands_.add_sums(kv, first + r, tile_sums_of(kv, strip) + r * call_.v.head_dim,
+                         sums_of(kv, strip) + r * results_.channels);
   }
 
   const call_type& call_;
@@ -257,8 +258,8 @@ class decode_split {
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index first_row_, rows_, turn_;
-  A* scores_;     // [heads, rows, tile]
-  A* tile_sums_;  // [heads, rows, value_dim]
+  A* scores_;            // [heads, rows, tile]
+  sum_type* tile_sums_;  // [heads, rows, value_dim]
   Operands operands_;
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };

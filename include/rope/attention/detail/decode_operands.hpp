@@ -36,6 +36,11 @@ struct decode_queries {
   }
 };
 
+/// Rows [first, first + count) of those of a head.
+struct rows_of_head {
+  Index first, count;
+};
+
 template <class T, class Turn, class C>
 class decode_operands {
   using A = arithmetic<T>;
@@ -45,6 +50,8 @@ class decode_operands {
   using value_type = loadable<C>;
 
  public:
+  using sum = A;  // of weighted values
+
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_numbers {};
     struct decode_turned {};
@@ -90,17 +97,18 @@ class decode_operands {
   }
 
   /// Makes weights what values are multiplied by: those of integers have their scales in them.
-  void scale_weights(Index kv, Index begin, const tile_range& hull, Index rows, A* weights) const {
+  void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
+                     A* weights) const {
     if constexpr (scales_apart<value_type>)
-      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows);
+      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
 
   /// sums [rows, value_dim] += weights [rows, tile] * values [keys.first, keys.last) of the tile
-  void add_values(Index kv, Index begin, const tile_range& keys, Index rows, const A* weights, A* sums,
-                  stream_ahead* ahead) {
+  void add_values(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, const A* weights,
+                  A* sums, stream_ahead* ahead) {
     const Index count = keys.last - keys.first, channels = call_.v.head_dim;
     const auto add_with = [&](const auto& values) {
-      for_groups_of_rows(rows, [&](auto group, Index r) {
+      for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
                                sums + r * channels, channels, r == 0 ? ahead : nullptr);
       });
@@ -109,6 +117,11 @@ class decode_operands {
       add_with(read_values<wide_type<value_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
     else
       add_with(read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+  }
+
+  /// total [value_dim] += the sums that add_values left for a row
+  void add_sums(Index /*kv*/, Index /*row*/, const A* sums, A* total) const {
+    channels_map<A>(total, call_.v.head_dim) += const_channels_map<A>(sums, call_.v.head_dim);
   }
 
   /// Whether values cannot be read from where they are.
@@ -123,9 +136,9 @@ class decode_operands {
   }
 
   /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
-  void add_visible_values(Index kv, Index begin, Index rows, const A* weights, tile_softmax<A>& softmax,
-                          A* sums) {
-    for (Index r = 0; r < rows; ++r)
+  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
+                          tile_softmax<A>& softmax, A* sums) {
+    for (Index r = 0; r < rows.count; ++r)
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },

@@ -11,6 +11,8 @@
 
 #include <rope/base/simd/channels_16_bit.hpp>
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
@@ -78,13 +80,11 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* f
 }
 
 /// Pairs of the same channel of two tokens that are neighbours: of the even channels, and of the odd ones.
-template <class P>
-struct token_pairs {
-  pair_lanes<P> even, odd;
-};
+///
 /// \param first, second  channels of two tokens, as load_neighbours gives them
 template <class P>
-EIGEN_ALWAYS_INLINE token_pairs<P> pairs_of_tokens(const pair_lanes<P>& first, const pair_lanes<P>& second) {
+EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>& first,
+                                                            const pair_lanes<P>& second) {
   if constexpr (std::is_arithmetic_v<P>) {
     return {{first.even, second.even}, {first.odd, second.odd}};
   } else {
@@ -127,6 +127,36 @@ EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lane
 #endif
   }
 }
+
+/// Products of queries and weights with keys and values, all bfloat16, as attention streams them.
+struct bfloat16_products {
+  using number = Eigen::bfloat16;
+  using stored = Eigen::bfloat16;
+  using sum = float;
+  using sums = pair_sums;
+  using pairs = pair_lanes<sums>;
+  static constexpr Index lanes = detail::lanes<sums>;
+
+  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
+  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
+    return load_first_neighbours<sums>(from, count);
+  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
+    return multiply_add_pairs<sums>(a, b, c);
+  }
+  static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return pairs_of_tokens<sums>(first, second);
+  }
+  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
+  static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
+    store_alternating(to, even, odd);
+  }
+  static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(float* to, sums (&of)[std::size_t(lanes)]) {
+    store(to, sums_of_lanes(of));
+  }
+};
 
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
+
+#include <algorithm>  // std::fill_n, std::max, std::min
+#include <cstdint>
+#include <limits>
+#include <utility>  // std::pair
+
+#include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/pair_streams.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/attention/detail/token_scales.hpp>
+#include <rope/base/channels.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/quantized_channels.hpp>
+#include <rope/base/simd/integer_pairs.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+
+/// What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights
+/// times the scales of values, rounded to 16 bits beside one scale for every query, and for every query in
+/// every tile of keys. Sums of products are exact.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Turn>
+class integer_decode_operands {
+  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
+  using shape = panel_shape<float>;
+  using call_type = attention_call<float, Turn, std::int8_t>;
+  using products = integer_products<integer_floats>;
+  using number = products::number;
+
+ public:
+  using sum = std::int32_t;
+
+  integer_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_integers {};
+    struct decode_integer_scales {};
+    struct decode_totals {};
+    const Index depth = call.q.head_dim, rows = of_.rows * of_.heads;
+    queries_ = workspace<decode_integers, number>(rows * (depth + shape::tile));
+    weights_ = queries_ + rows * depth;
+    query_scales_ = workspace<decode_integer_scales, float>(2 * rows + call.group() * depth + shape::tile);
+    weight_scales_ = query_scales_ + rows;
+    wide_ = weight_scales_ + rows;
+    visible_weights_ = wide_ + call.group() * depth;
+    totals_ = workspace<decode_totals, sum>(of_.rows * shape::tile + call.v.head_dim);
+    visible_sums_ = totals_ + of_.rows * shape::tile;
+  }
+
+  void pack_queries(Index kv, Index t, double factor) {
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    read_queries(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first,
+                 static_cast<float>(factor), row_buffers<float>{wide_, nullptr},
+                 [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
+    for (Index g = heads.first; g < heads.last; ++g) {
+      const Index row = row_of(kv, t * group + g - of_.first_row);
+      query_scales_[row] = quantize_channels(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth,
+                                             largest_query());
+    }
+  }
+  /// Scores of queries that see nothing are 0.
+  void clear_queries(Index kv, Index t) {
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g) {
+      const Index row = row_of(kv, t * call_.group() + g - of_.first_row);
+      std::fill_n(queries_ + row * call_.q.head_dim, call_.q.head_dim, number{0});
+      query_scales_[row] = 0;
+    }
+  }
+
+  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
+    const Index count = keys.last - keys.first, depth = call_.q.head_dim;
+    const row_block<std::int8_t> block = {call_.k.at(of_.b, begin + keys.first, kv), call_.k.token_stride};
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, count, depth,
+                                             totals_ + r * shape::tile + keys.first,
+                                             r == 0 ? &ahead : nullptr);
+    });
+    for (Index r = 0; r < of_.rows; ++r)
+      channels_map<float>(scores + r * shape::tile + keys.first, count) =
+          query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + keys.first, count);
+    multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+  }
+
+  void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
+                     float* weights) {
+    multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
+    for (Index r = 0; r < rows.count; ++r)
+      round_weights(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
+  }
+
+  void add_values(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows,
+                  const float* /*weights*/, sum* sums, stream_ahead* ahead) {
+    const value_pairs<products> values = {{call_.v.at(of_.b, begin + keys.first, kv), call_.v.token_stride},
+                                          keys.first,
+                                          keys.last,
+                                          weights_ + row_of(kv, rows.first) * shape::tile,
+                                          shape::tile};
+    for_groups_of_rows(rows.count, [&](auto group, Index r) {
+      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                   r == 0 ? ahead : nullptr);
+    });
+  }
+  void add_sums(Index kv, Index row, const sum* sums, float* total) const {
+    channels_map<float>(total, call_.v.head_dim) +=
+        weight_scales_[row_of(kv, row)] * as_floats(sums, call_.v.head_dim);
+  }
+
+  /// Sums of integers do not depend on which neighbours meet.
+  static bool must_gather() { return false; }
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    return has_finite_scales(call_.v, of_.b, kv, begin, hull);
+  }
+
+  /// The bits of add_values where every scale is a number: what a row does not see has a weight of zero.
+  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
+                          tile_softmax<float>& softmax, float* sums) {
+    const tile_range& hull = softmax.hull();
+    const Index channels = call_.v.head_dim;
+    for (Index r = 0; r < rows.count; ++r) {
+      for (Index j = hull.first; j < hull.last; ++j)
+        visible_weights_[j] = softmax.sees(r, j) ? weights[r * shape::tile + j] : 0.0f;
+      round_weights(row_of(kv, rows.first + r), hull, visible_weights_);
+      std::fill_n(visible_sums_, channels, sum{0});
+      for (Index j = hull.first, next; j < hull.last; j = next) {
+        next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
+        add_values(kv, begin, {j, next}, {rows.first + r, 1}, nullptr, visible_sums_, nullptr);
+      }
+      if (!equal(softmax.shrink()[r], 1.0f))
+        channels_map<float>(sums + r * channels, channels) *= softmax.shrink()[r];
+      add_sums(kv, rows.first + r, visible_sums_, sums + r * channels);
+    }
+  }
+
+ private:
+  static auto as_floats(const sum* sums, Index count) {
+    return Eigen::Map<const Eigen::Array<sum, Eigen::Dynamic, 1>>(sums, count).template cast<float>();
+  }
+
+  Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
+
+  /// With integers of 8 bits up to 128 in magnitude, a score stays below 2^31.
+  std::int32_t largest_query() const {
+    constexpr Index largest = std::numeric_limits<number>::max();
+    return static_cast<std::int32_t>((std::min)(
+        largest, Index{std::numeric_limits<sum>::max() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
+  }
+
+  /// Integers and scale of a row of weights, of which those of `hull` count: a neighbour outside meets zeros
+  /// in place of a value.
+  void round_weights(Index row, const tile_range& hull, const float* weights) {
+    static_assert(Index{std::numeric_limits<number>::max()} * 128 * shape::tile <
+                  Index{std::numeric_limits<sum>::max()});
+    number* to = weights_ + row * shape::tile;
+    weight_scales_[row] = quantize_channels(weights + hull.first, hull.last - hull.first, to + hull.first,
+                                            std::int32_t{std::numeric_limits<number>::max()});
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  number* queries_;         // [heads, rows, head_dim]
+  number* weights_;         // [heads, rows, tile]
+  float* query_scales_;     // [heads, rows]
+  float* weight_scales_;    // [heads, rows], of the present tile
+  float* wide_;             // [group, head_dim]
+  float* visible_weights_;  // [tile]
+  sum* totals_;             // [rows, tile]
+  sum* visible_sums_;       // [value_dim]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
+#define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::index_sequence
+
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/config.hpp>
+
+/// The streams of streams.hpp for numbers whose products are formed in pairs: a lane takes two channels of a
+/// key, or one channel of two values, per step.
+///
+/// `Products` is bfloat16_products or integer_products. Its `number` is what queries and weights are, its
+/// `stored` keys and values, and its `sum` what their products are added to.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], rows x keys of them, as
+/// score_block.
+template <class Products, int rows, std::size_t... n>
+EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* queries,
+                                              row_block<typename Products::stored> keys, Index depth,
+                                              typename Products::sum* scores, stream_ahead* ahead,
+                                              std::uintptr_t again, std::index_sequence<n...>) {
+  using stored = typename Products::stored;
+  using sums = typename Products::sums;
+  using pairs = typename Products::pairs;
+  constexpr Index L = Products::lanes, line = line_bytes / Index(sizeof(stored)), count = sizeof...(n);
+  constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
+                        padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
+  sums sum[padded];
+  for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
+  // Called twice: what GCC does not inline keeps its sums in memory.
+  const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
+    const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
+    const auto one = [&](const pairs& query, sums* of_row) {
+      ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
+    };
+    const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
+      (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
+    };
+    each(std::make_index_sequence<std::size_t(rows)>{});
+  };
+  const auto multiply = [&](Index d) {
+    multiply_loaded(d, [](const auto* from) { return Products::load(from); });
+  };
+  std::uintptr_t next = 0;
+  if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
+  Index d = 0;
+  for (; d + line <= depth; d += line) {
+    if (ahead != nullptr) {
+      (prefetch_line(next + n * line_bytes), ...);
+      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
+       ...);
+      next += count * line_bytes;
+      again += line_bytes;
+    }
+    for (Index p = 0; p < line; p += 2 * L) multiply(d + p);
+  }
+  for (; d + 2 * L <= depth; d += 2 * L) multiply(d);
+  if (d < depth) multiply_loaded(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
+
+  typename Products::sum totals[padded];
+  const auto add_up = [&]<std::size_t... j>(std::size_t i, std::index_sequence<j...>) {
+    sums group[] = {sum[i + j]...};
+    Products::store_sums_of_lanes(totals + i, group);
+  };
+  for (std::size_t i = 0; i < padded; i += std::size_t(L))
+    add_up(i, std::make_index_sequence<std::size_t(L)>{});
+  for (Index r = 0; r < rows; ++r)
+    std::copy_n(totals + r * count, count, scores + r * panel_shape<float>::tile);
+}
+
+/// Scores of `rows` queries with keys [0, count), as score_rows.
+///
+/// \param queries  [rows, depth]
+template <class Products, int rows>
+EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* queries,
+                                           row_block<typename Products::stored> keys, Index count,
+                                           Index depth, typename Products::sum* scores, stream_ahead* ahead) {
+  using block_type = row_block<typename Products::stored>;
+  constexpr int block = stream_sums / rows;
+  Index n = 0;
+  requests_again again = {};
+  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
+    score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
+                                         scores + n, ahead, again.address, each_key);
+    again.advance(Index(sizeof...(key)));
+    n += Index(sizeof...(key));
+  };
+  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
+  while (n < count) score(std::index_sequence<0>{});
+}
+
+/// Values of tokens that are neighbours in a tile, two by two: token 2 i meets token 2 i + 1 wherever a part
+/// of the tile begins, so that the order of sums does not depend on the parts. One without its neighbour
+/// meets zeros.
+template <class Products>
+struct value_pairs {
+  using number = typename Products::number;
+  using stored = typename Products::stored;
+
+  row_block<stored> rows;
+  Index first, last;      // tokens of the tile
+  const number* weights;  // [rows, weight_stride], of the whole tile; zero beside tokens without one
+  Index weight_stride;
+
+  value_pairs from_row(Index r) const {
+    return {rows, first, last, weights + r * weight_stride, weight_stride};
+  }
+  value_pairs from_channel(Index c) const {
+    return {{rows.rows + c, rows.stride}, first, last, weights, weight_stride};
+  }
+  const stored* at(Index token) const { return rows.rows + (token - first) * rows.stride; }
+};
+
+/// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for the channels of `blocks` times a pair
+/// of packets.
+///
+/// \param load  load(from, n): the neighbours of block n in a row of values
+template <int rows, int blocks, class Products, class Load>
+EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& values,
+                                              typename Products::sum* sums_in_memory, Index sum_stride,
+                                              const Load& load, stream_ahead* ahead, requests_again again) {
+  using pairs = typename Products::pairs;
+  using sums = typename Products::sums;
+  constexpr Index width = 2 * Products::lanes;
+  constexpr auto bytes = static_cast<std::uintptr_t>(blocks * width) * sizeof(typename Products::stored);
+  sums sum[std::size_t(rows * blocks * 2)];
+  for (int n = 0; n < blocks; ++n)
+    for (int r = 0; r < rows; ++r) {
+      const auto both = Products::load_sums(sums_in_memory + r * sum_stride + n * width);
+      sum[2 * n * rows + r] = both.even;
+      sum[(2 * n + 1) * rows + r] = both.odd;
+    }
+  const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
+                                              std::index_sequence<r...>) {
+    const pairs weight[] = {
+        in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
+    for (int n = 0; n < blocks; ++n) {
+      const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
+      sums *even = sum + 2 * n * rows, *odd = even + rows;
+      ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
+      ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
+    }
+  };
+  const auto request = [&](int tokens) {
+    for (int token = 0; ahead != nullptr && token < tokens; ++token) {
+      const std::uintptr_t next = ahead->take(Index(bytes));
+      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
+        prefetch_line(next + line);
+        prefetch_line(again.address + line);
+      }
+      again.advance(1);
+    }
+  };
+  constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
+  const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
+  const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
+  Index j = values.first;
+  if (j % 2 == 1) {
+    request(1);
+    multiply(j - 1, nothing, token(j), each_row);
+    ++j;
+  }
+  for (; j + 2 <= values.last; j += 2) {
+    request(2);
+    multiply(j, token(j), token(j + 1), each_row);
+  }
+  if (j < values.last) {
+    request(1);
+    multiply(j, token(j), nothing, each_row);
+  }
+  for (int n = 0; n < blocks; ++n)
+    for (int r = 0; r < rows; ++r)
+      Products::store_sums(sums_in_memory + r * sum_stride + n * width, sum[2 * n * rows + r],
+                           sum[(2 * n + 1) * rows + r]);
+}
+
+/// Weighted values of `rows` queries, all channels, as value_rows.
+///
+/// \param sums  [rows, channels]
+template <int rows, class Products>
+EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, Index channels,
+                                           typename Products::sum* sums, stream_ahead* ahead) {
+  using stored = typename Products::stored;
+  constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8, blocks = packets / 2;
+  constexpr Index width = 2 * Products::lanes;
+  const auto again = [&](Index c) {
+    return ahead != nullptr ? ahead->again(values.rows, values.last - values.first, c) : requests_again{};
+  };
+  const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
+  Index c = 0;
+  for (; c + blocks * width <= channels; c += blocks * width)
+    value_block_of_pairs<rows, blocks>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
+  for (; c + width <= channels; c += width)
+    value_block_of_pairs<rows, 1>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
+  if (c == channels) return;
+  const Index rest = channels - c;
+  typename Products::sum padded[std::size_t(rows * width)] = {};
+  for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * channels + c, rest, padded + r * width);
+  value_block_of_pairs<rows, 1>(
+      values.from_channel(c), padded, width,
+      [&](const stored* from, int) { return Products::load_first(from, rest); }, ahead, again(c));
+  for (Index r = 0; r < rows; ++r) std::copy_n(padded + r * width, rest, sums + r * channels + c);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
+#define ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
+#include <rope/base/simd/quiet.hpp>
+#include <rope/config.hpp>
+
+/// Products of pairs of neighbours, integers of 16 bits with integers of 8, added to integers of 32: a lane
+/// takes two of them per step. Nothing is rounded, so that a sum is the same in every order and register.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A packet of as many floats as a register has sums, or float where sums are formed one by one.
+#if (defined(EIGEN_VECTORIZE_AVX512) && !defined(__AVX512BW__)) || \
+    (defined(EIGEN_VECTORIZE_AVX) && !defined(EIGEN_VECTORIZE_AVX2))
+using integer_floats = half_packet<packet<float>>;
+#elif defined(EIGEN_VECTORIZE_SSE) || (defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64)
+using integer_floats = packet<float>;
+#else
+using integer_floats = float;
+#endif
+
+struct integer_pair {
+  std::int32_t even, odd;
+};
+
+/// Sums of products one by one: the twin of integer_products<P> for packets P of floats.
+template <class P>
+struct integer_products {
+  static_assert(std::is_arithmetic_v<P>);
+  using number = std::int16_t;
+  using stored = std::int8_t;
+  using sum = std::int32_t;
+  using sums = std::int32_t;
+  using pairs = integer_pair;
+  static constexpr Index lanes = 1;
+
+  static sums zero() { return 0; }
+  template <class X>
+  static pairs load(const X* from) {
+    return {from[0], from[1]};
+  }
+  template <class X>
+  static pairs load_first(const X* from, Index count) {
+    return {count > 0 ? from[0] : 0, count > 1 ? from[1] : 0};
+  }
+  static pairs fill(const std::int16_t* from) { return {from[0], from[1]}; }
+  static sums multiply_add(const pairs& a, const pairs& b, sums c) {
+    return a.even * b.even + a.odd * b.odd + c;
+  }
+  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  }
+  static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
+  static void store_sums(std::int32_t* to, sums first, sums second) { to[0] = first, to[1] = second; }
+  static void store_sums_of_lanes(std::int32_t* to, const sums (&of)[1]) { to[0] = of[0]; }
+};
+
+#if defined(EIGEN_VECTORIZE_SSE) || (defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64)
+template <class P>
+requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
+  using number = std::int16_t;
+  using stored = std::int8_t;
+  using sum = std::int32_t;
+  using bits = bits_packet<P>;
+  using sums = P;      // integers, kept as floats of their bits: GCC leaves arrays of those in registers
+  using pairs = bits;  // the even one in the lower half of a lane
+  static constexpr Index lanes = detail::lanes<P>;
+
+  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
+  static EIGEN_ALWAYS_INLINE pairs load(const std::int16_t* from) { return load_bits<pairs>(from); }
+  static EIGEN_ALWAYS_INLINE pairs load(const std::int8_t* from) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
+    if constexpr (sizeof(P) == 64)
+      return pairs(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+    if constexpr (sizeof(P) == 32)
+      return pairs(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+    if constexpr (sizeof(P) == 16) {
+      const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+      return pairs(_mm_srai_epi16(_mm_unpacklo_epi8(packed, packed), 8));
+    }
+#else
+    return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
+#endif
+  }
+  /// The pairs of the first `count` channels, at most 2 * lanes; zeros behind them.
+  template <class X>
+  static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (sizeof(P) == 64) {
+      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+      if constexpr (std::is_same_v<X, std::int8_t>)
+        return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
+      else
+        return pairs(_mm512_maskz_loadu_epi16(first, from));
+    }
+#endif
+    X padded[std::size_t(2 * lanes)] = {};
+    std::copy_n(from, count, padded);
+    return load(padded);
+  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const std::int16_t* from) {
+    std::int32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return detail::fill<pairs>(both);
+  }
+  /// a.even * b.even + a.odd * b.odd + c in every lane.
+  static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
+#if ROPE_DETAIL_INTEGER_INSTRUCTIONS
+    if constexpr (sizeof(P) == 64)
+      return from_bits<P>(bits(_mm512_dpwssd_epi32(__m512i(to_bits(c)), __m512i(a), __m512i(b))));
+#endif
+    return plus(c, products_of(a, b));
+  }
+  /// Pairs of the same channel of two tokens, from pairs of neighbours: one half of the channels and the
+  /// other, in the order in which load_sums and store_sums have them.
+  static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
+    if constexpr (sizeof(P) == 64)
+      return {pairs(_mm512_unpacklo_epi16(__m512i(first), __m512i(second))),
+              pairs(_mm512_unpackhi_epi16(__m512i(first), __m512i(second)))};
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+    if constexpr (sizeof(P) == 32)
+      return {pairs(_mm256_unpacklo_epi16(__m256i(first), __m256i(second))),
+              pairs(_mm256_unpackhi_epi16(__m256i(first), __m256i(second)))};
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+    if constexpr (sizeof(P) == 16)
+      return {pairs(_mm_unpacklo_epi16(__m128i(first), __m128i(second))),
+              pairs(_mm_unpackhi_epi16(__m128i(first), __m128i(second)))};
+#else
+    const int16x8_t x = vreinterpretq_s16_s32(first), y = vreinterpretq_s16_s32(second);
+    return {vreinterpretq_s32_s16(vzip1q_s16(x, y)), vreinterpretq_s32_s16(vzip2q_s16(x, y))};
+#endif
+  }
+
+  /// Sums of 2 * lanes channels, in memory in the order of channels. Unpacking stays within 128 bits: of
+  /// every eight channels, the first four are in one register and the others in the other.
+  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const std::int32_t* from) {
+    const bits a = load_bits<bits>(from), b = load_bits<bits>(from + lanes);
+#if defined(EIGEN_VECTORIZE_AVX512)
+    if constexpr (sizeof(P) == 64) {
+      const __m512i low = _mm512_set_epi64(13, 12, 9, 8, 5, 4, 1, 0),
+                    high = _mm512_set_epi64(15, 14, 11, 10, 7, 6, 3, 2);
+      return {from_bits<P>(bits(_mm512_permutex2var_epi64(__m512i(a), low, __m512i(b)))),
+              from_bits<P>(bits(_mm512_permutex2var_epi64(__m512i(a), high, __m512i(b))))};
+    }
+#endif
+    return halves_exchanged(a, b);
+  }
+  static EIGEN_ALWAYS_INLINE void store_sums(std::int32_t* to, const sums& first, const sums& second) {
+    const bits a = to_bits(first), b = to_bits(second);
+#if defined(EIGEN_VECTORIZE_AVX512)
+    if constexpr (sizeof(P) == 64) {
+      const __m512i low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
+                    high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+      store_bits(to, bits(_mm512_permutex2var_epi64(__m512i(a), low, __m512i(b))));
+      return store_bits(to + lanes, bits(_mm512_permutex2var_epi64(__m512i(a), high, __m512i(b))));
+    }
+#endif
+    const even_odd<sums> in_order = halves_exchanged(a, b);
+    store_bits(to, to_bits(in_order.even));
+    store_bits(to + lanes, to_bits(in_order.odd));
+  }
+
+  /// to[i] = the sum of the lanes of of[i].
+  static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(std::int32_t* to, sums (&of)[std::size_t(lanes)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+    if constexpr (sizeof(P) == 64)
+      return store_bits(
+          to, to_bits(P(sums_of_16_lanes(of, [](__m512 a, __m512 b) {
+            return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+          }))));
+#endif
+    transpose(of);
+    sums total = of[0];
+    for (Index i = 1; i < lanes; ++i) total = plus(total, of[i]);
+    store_bits(to, to_bits(total));
+  }
+
+ private:
+  static EIGEN_ALWAYS_INLINE bits products_of(const pairs& a, const pairs& b) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
+    if constexpr (sizeof(P) == 64) return bits(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+    if constexpr (sizeof(P) == 32) return bits(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+    if constexpr (sizeof(P) == 16) return bits(_mm_madd_epi16(__m128i(a), __m128i(b)));
+#else
+    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+    return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+#endif
+  }
+  static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const bits& b) {
+    return from_bits<P>(detail::add(to_bits(a), b));
+  }
+  static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const sums& b) { return plus(a, to_bits(b)); }
+
+  /// Of [a0 a1] and [b0 b1], halves of 128 bits: [a0 b0] and [a1 b1]. Registers of 128 bits have no halves.
+  static EIGEN_ALWAYS_INLINE even_odd<sums> halves_exchanged(const bits& a, const bits& b) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+    if constexpr (sizeof(P) == 32)
+      return {from_bits<P>(bits(_mm256_permute2x128_si256(__m256i(a), __m256i(b), 0x20))),
+              from_bits<P>(bits(_mm256_permute2x128_si256(__m256i(a), __m256i(b), 0x31)))};
+#endif
+    return {from_bits<P>(a), from_bits<P>(b)};
+  }
+};
+#endif
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
