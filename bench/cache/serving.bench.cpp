@@ -1,8 +1,9 @@
 // What engines that serve many users do, each beside what it would cost without the feature, timed in turn:
 // rotation of a window or by coordinates inside of attention beside attention without rotation, decoding from
-// pages beside decoding from one piece of memory, from integers beside bfloat16, latents (MLA) beside the larger
-// of their read and their multiply-adds, and a batch of steps and a chunk beside the sum of both alone. A share is
-// the time beside over the time of the case. Names: what/queries x keys x heads + key heads x head_dim/threads.
+// pages beside decoding from one piece of memory, from integers (multiplied as floats, and as they are) beside
+// bfloat16, latents (MLA) beside the larger of their read and their multiply-adds, and a batch of steps and a
+// chunk beside the sum of both alone. A share is the time beside over the time of the case. Names: what/queries
+// x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
 
@@ -92,7 +93,8 @@ void decode_pages(state& of, Index keys, Index heads, Index kv_heads, Index head
   });
 }
 
-void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads) {
+void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads,
+                     rope::product_precision products) {
   const prompt one = {1, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
   rope::kv_cache<Eigen::bfloat16> wide(1, keys, kv_heads, head_dim);
   rope::kv_cache<std::int8_t> narrow(1, keys, kv_heads, head_dim);
@@ -102,7 +104,8 @@ void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index h
     bench::beside_the_limit(
         of, 2.0 * static_cast<double>(keys * kv_heads * head_dim),
         [&] { rope::attention(one.q, wide, one.out, {}, {}, pool); },
-        [&] { rope::attention(one.q, narrow, one.out, {}, {}, pool); }, bench::beside::another_call);
+        [&] { rope::attention(one.q, narrow, one.out, {.products = products}, {}, pool); },
+        bench::beside::another_call);
   });
 }
 
@@ -183,8 +186,11 @@ int main(int argc, char** argv) {
     for (const Index keys : {1024, 4096, 16384}) {
       const std::string shape = "1x" + std::to_string(keys) + "x32+8x128";
       add("pages/" + shape, threads, [=](state& of) { decode_pages(of, keys, 32, 8, 128, threads); });
-      add("int8_beside_bfloat16/" + shape, threads,
-          [=](state& of) { decode_integers(of, keys, 32, 8, 128, threads); });
+      for (const auto products : {rope::product_precision::full, rope::product_precision::integers})
+        add((products == rope::product_precision::full ? "int8_beside_bfloat16/"
+                                                       : "int8_products_beside_bfloat16/") +
+                shape,
+            threads, [=](state& of) { decode_integers(of, keys, 32, 8, 128, threads, products); });
     }
     for (const Index keys : {1024, 4096})
       add("latents/1x" + std::to_string(keys) + "x128+1x576", threads,
