@@ -6,6 +6,7 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/decode_turns.hpp>
 #include <rope/attention/detail/pair_streams.hpp>
 #include <rope/attention/detail/rounded_weights.hpp>
 #include <rope/attention/detail/rows.hpp>
@@ -77,15 +78,18 @@ class bfloat16_decode_operands {
   static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
                             const rows_of_head& /*rows*/, float* /*weights*/) {}
 
-  void add_values(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows,
-                  const float* weights, float* sums, stream_ahead* ahead) {
-    const pairs_of_values values =
-        pairs_with(keys, rows.count, weights,
-                   read_values<T>(call_, of_.b, kv, begin + keys.first, keys.last - keys.first, buffers_));
-    for_groups_of_rows(rows.count, [&](auto group, Index r) {
-      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                   r == 0 ? ahead : nullptr);
-    });
+  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* weights,
+                  float* sums, bool asks) {
+    for (Index i = 0; i < keys.count; ++i) {
+      const tile_range& run = keys.run[i];
+      const pairs_of_values values =
+          pairs_with(run, rows.count, weights,
+                     read_values<T>(call_, of_.b, kv, begin + run.first, run.last - run.first, buffers_));
+      for_groups_of_rows(rows.count, [&](auto group, Index r) {
+        value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
+      });
+    }
   }
 
   void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {

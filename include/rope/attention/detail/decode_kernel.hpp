@@ -7,6 +7,7 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/decode_turns.hpp>
 #include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
@@ -16,7 +17,6 @@
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
-#include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -71,7 +71,7 @@ class decode_split {
         factors_(call.rules),
         first_row_(part.first_row),
         rows_(part.rows),
-        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))),
+        turns_(call.k, call.v, part.b, part.heads, part.rows),
         operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_tile_sums {};
@@ -84,7 +84,7 @@ class decode_split {
   void run() {
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
     // are. Then all heads take turns, a few tokens each.
-    const Index at_once = heads_at_once(), last_head = first_head_ + heads_;
+    const Index at_once = turns_.heads_at_once(), last_head = first_head_ + heads_;
     for (Index kv = first_head_; kv < last_head; kv += at_once) {
       block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), at_once * call_.group());
       for (Index head = kv; head < kv + at_once; ++head) start(head, keys);
@@ -92,51 +92,14 @@ class decode_split {
                   end = (std::min)(keys.end(), (split_ + 1) * results_.split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
-        const key_place after =
-            last_tile ? key_place{last ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
+        const key_place after = last_tile ? key_place{last ? kv : kv + at_once, begin, end}
+                                          : key_place{kv, tile + shape::tile, end};
         if (keys.look_at(tile, (std::min)(shape::tile, end - tile))) attend_tile(keys, kv, at_once, after);
       }
     }
   }
 
  private:
-  Index heads_at_once() const {
-    return call_.k.head_stride <= call_.k.token_stride || has_short_pages() ? heads_ : 1;
-  }
-  /// One head of a page is too short to be fetched ahead. The next head is beside it, the next page anywhere.
-  bool has_short_pages() const {
-    const auto& k = call_.k;
-    return k.head_stride > k.token_stride && k.page_size() > 0 &&
-           k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;
-  }
-
-  /// Tokens of a turn. Two turns of all heads fit a core's own cache: the present one and the next one, which
-  /// is on its way.
-  Index tokens_of_turn() const {
-    const Index token = heads_at_once() * (std::max)(call_.k.head_dim, call_.v.head_dim) * Index(sizeof(C));
-    if (is_quantized<C> && token <= Index{1} << 11) return shape::tile;  // 64 are too few bytes to be ahead
-    return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
-  }
-
-  struct key_place {
-    Index kv, token;
-  };
-
-  /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
-  stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
-    const Index heads = heads_at_once();
-    if (has_short_pages())
-      return {x.at(b_, token, kv), (turn_ - 1) * x.token_stride + x.head_dim, x.head_stride, turn_ / 4 * 3};
-    return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
-  }
-
-  /// The end of the turn that begins with key j of a tile: its keys are at regular strides, and the next turn
-  /// does not part neighbours.
-  Index turn_end(Index begin, Index j, const tile_range& hull) const {
-    const Index turn = turn_ % 2 == 0 ? turn_ - j % 2 : turn_;
-    return j + (std::min)((std::min)(turn, call_.k.run_from(begin + j)), hull.last - j);
-  }
-
   /// The rows of a head, in strips of as many as a softmax takes at a time.
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
@@ -185,28 +148,31 @@ class decode_split {
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
-    for (Index j = hull.first, next; j < hull.last; j = next) {
-      next = turn_end(begin, j, hull);
-      const token_source<C>& x = next == hull.last ? call_.v : call_.k;
-      const Index token = begin + (next == hull.last ? hull.first : next);
-      stream_ahead ahead = ahead_from(x, head, token);
+    for (Index j = hull.first; j < hull.last;) {
+      key_runs turn = turns_.turn_from(begin, j, hull);
+      j = turn.last();
+      const token_source<C>& x = j == hull.last ? call_.v : call_.k;
+      const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
+      turns_.ask_ahead(turn, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        ahead.continues_with(x.at(b_, token, kv));
-        operands_.score(kv, begin, {j, next}, scores_of(kv), ahead);
+        turns_.continue_with(turn, call_.k, begin, kv, x.at(b_, place.token, kv));
+        for (Index i = 0; i < turn.count; ++i)
+          operands_.score(kv, begin, turn.run[i], scores_of(kv), turn.ahead[i]);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
-    for (Index j = hull.first, next; j < hull.last; j = next) {
-      next = turn_end(begin, j, hull);
-      const token_source<C>& x = next == hull.last ? call_.k : call_.v;
-      const key_place place = next == hull.last ? after : key_place{head, begin + next};
-      stream_ahead ahead = ahead_from(x, place.kv, place.token);
+    for (Index j = hull.first; j < hull.last;) {
+      key_runs turn = turns_.turn_from(begin, j, hull);
+      j = turn.last();
+      const token_source<C>& x = j == hull.last ? call_.k : call_.v;
+      const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
+      turns_.ask_ahead(turn, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
+        turns_.continue_with(turn, call_.v, begin, kv, x.at(b_, place.token, place.kv + kv - head));
         for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
           if (!careful(kv, strip))
-            operands_.add_values(kv, begin, {j, next}, rows_in(strip), scores_of(kv, strip),
-                                 tile_sums_of(kv, strip), strip == 0 ? &ahead : nullptr);
+            operands_.add_values(kv, begin, turn, rows_in(strip), scores_of(kv, strip),
+                                 tile_sums_of(kv, strip), strip == 0);
       }
     }
     for_each_strip(head, heads, [&](Index kv, Index strip) {
@@ -257,7 +223,8 @@ class decode_split {
   decode_results<A> results_;
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
-  Index first_row_, rows_, turn_;
+  Index first_row_, rows_;
+  decode_turns<C> turns_;
   A* scores_;            // [heads, rows, tile]
   sum_type* tile_sums_;  // [heads, rows, value_dim]
   Operands operands_;

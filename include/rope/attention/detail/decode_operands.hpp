@@ -3,10 +3,12 @@
 #define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
 
 #include <algorithm>  // std::max, std::min, std::fill_n
+#include <span>
 #include <type_traits>
 #include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/decode_turns.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
@@ -103,20 +105,35 @@ class decode_operands {
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
 
-  /// sums [rows, value_dim] += weights [rows, tile] * values [keys.first, keys.last) of the tile
-  void add_values(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, const A* weights,
-                  A* sums, stream_ahead* ahead) {
-    const Index count = keys.last - keys.first, channels = call_.v.head_dim;
-    const auto add_with = [&](const auto& values) {
+  /// sums [rows, value_dim] += weights [rows, tile] * values of runs of keys of the tile
+  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const A* weights, A* sums,
+                  bool asks) {
+    const Index channels = call_.v.head_dim;
+    const auto add_with = [&](Index first_key, const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows<A, group()>(weights + r * shape::tile + keys.first, values, count, channels,
-                               sums + r * channels, channels, r == 0 ? ahead : nullptr);
+        value_rows<A, group()>(weights + r * shape::tile + first_key, runs, channels, sums + r * channels,
+                               channels, asks && r == 0);
       });
     };
-    if (widens_once())
-      add_with(read_values<wide_type<value_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
-    else
-      add_with(read_values<value_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+    const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
+      const Index first = keys.run[i].first, count = keys.run[i].last - first;
+      return value_run<Storage>{read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_), count,
+                                &keys.ahead[i]};
+    };
+    const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
+      for (Index i = 0; i < keys.count; ++i) {
+        const auto run = read(storage, i);
+        add_with(keys.run[i].first, std::span(&run, std::size_t{1}));
+      }
+    };
+    if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
+    if constexpr (std::is_same_v<value_type, C>) {
+      value_run<C> runs[key_runs::most] = {};
+      for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
+      add_with(keys.first(), std::span<const value_run<C>>(runs, static_cast<std::size_t>(keys.count)));
+    } else {
+      one_by_one(std::type_identity<value_type>{});
+    }
   }
 
   /// total [value_dim] += the sums that add_values left for a row

@@ -9,6 +9,7 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/decode_turns.hpp>
 #include <rope/attention/detail/pair_streams.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
@@ -100,17 +101,10 @@ class integer_decode_operands {
       round_weights(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
 
-  void add_values(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows,
-                  const float* /*weights*/, sum* sums, stream_ahead* ahead) {
-    const value_pairs<products> values = {{call_.v.at(of_.b, begin + keys.first, kv), call_.v.token_stride},
-                                          keys.first,
-                                          keys.last,
-                                          weights_ + row_of(kv, rows.first) * shape::tile,
-                                          shape::tile};
-    for_groups_of_rows(rows.count, [&](auto group, Index r) {
-      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                   r == 0 ? ahead : nullptr);
-    });
+  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* /*weights*/,
+                  sum* sums, bool asks) {
+    for (Index i = 0; i < keys.count; ++i)
+      add_run(kv, begin, keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
     channels_map<float>(total, call_.v.head_dim) +=
@@ -135,7 +129,7 @@ class integer_decode_operands {
       std::fill_n(visible_sums_, channels, sum{0});
       for (Index j = hull.first, next; j < hull.last; j = next) {
         next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
-        add_values(kv, begin, {j, next}, {rows.first + r, 1}, nullptr, visible_sums_, nullptr);
+        add_run(kv, begin, {j, next}, {rows.first + r, 1}, visible_sums_, nullptr);
       }
       if (!equal(softmax.shrink()[r], 1.0f))
         channels_map<float>(sums + r * channels, channels) *= softmax.shrink()[r];
@@ -149,6 +143,20 @@ class integer_decode_operands {
   }
 
   Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
+
+  /// sums += weights * values of keys at regular strides
+  void add_run(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, sum* sums,
+               stream_ahead* ahead) const {
+    const value_pairs<products> values = {{call_.v.at(of_.b, begin + keys.first, kv), call_.v.token_stride},
+                                          keys.first,
+                                          keys.last,
+                                          weights_ + row_of(kv, rows.first) * shape::tile,
+                                          shape::tile};
+    for_groups_of_rows(rows.count, [&](auto group, Index r) {
+      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                   r == 0 ? ahead : nullptr);
+    });
+  }
 
   /// With integers of 8 bits up to 128 in magnitude, a score stays below 2^31.
   std::int32_t largest_query() const {

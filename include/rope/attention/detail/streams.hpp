@@ -5,6 +5,7 @@
 #include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>  // std::integral_constant
 #include <utility>      // std::index_sequence
 
@@ -74,6 +75,7 @@ struct requests_again {
 /// channels apart. Nor need it be where the present part ends: pages follow one another anywhere.
 class stream_ahead {
  public:
+  stream_ahead() = default;
   /// \param tokens  before its use that a line is asked for again
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
@@ -113,8 +115,8 @@ class stream_ahead {
   }
 
  private:
-  std::uintptr_t next_, first_ = 0;
-  Index left_, row_, gap_, tokens_;
+  std::uintptr_t next_ = 0, first_ = 0;
+  Index left_ = 0, row_ = 0, gap_ = 0, tokens_ = 0;
 };
 
 /// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) is a factor.
@@ -201,36 +203,49 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   while (n < count) score(std::index_sequence<0>{});
 }
 
-/// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j * stride + c] for `packets` packets of
-/// channels from c on.
+/// Values of `count` tokens at regular strides, and what to ask for meanwhile.
+template <class V>
+struct value_run {
+  row_block<V> rows;
+  Index count;
+  stream_ahead* ahead;
+};
+
+/// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
+/// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
+///
+/// \param asks  whether to ask for what is read after the runs; not where they were just read
 template <class A, int rows, int packets, class V>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count, Index c,
-                                     A* sums_in_memory, Index sum_stride, stream_ahead* ahead) {
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
+                                     A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V));
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
-  const V* value = values.rows + c;
-  const auto step = [&]<std::size_t... r, std::size_t... n>(Index j, std::index_sequence<r...> all,
+  const auto step = [&]<std::size_t... r, std::size_t... n>(const V* value, std::index_sequence<r...> all,
                                                             std::index_sequence<n...>) {
-    const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile + j]))...};
+    const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
     (multiply_add_each<int(n) * rows>(
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
      ...);
   };
-  requests_again again = {};
-  if (ahead != nullptr) again = ahead->again(values, count, c);
-  for (Index j = 0; j < count; ++j, value += values.stride) {
-    if (ahead != nullptr) {
-      const std::uintptr_t next = ahead->take(bytes);
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
-        prefetch_line(next + line);
-        prefetch_line(again.address + line);
+  for (const value_run<V>& run : runs) {
+    const V* value = run.rows.rows + c;
+    requests_again again = {};
+    if (asks) again = run.ahead->again(run.rows, run.count, c);
+    for (Index j = 0; j < run.count; ++j, ++weights, value += run.rows.stride) {
+      if (asks) {
+        const std::uintptr_t next = run.ahead->take(bytes);
+        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
+          prefetch_line(next + line);
+          prefetch_line(again.address + line);
+        }
+        again.advance(1);
       }
-      again.advance(1);
+      step(value, std::make_index_sequence<std::size_t(rows)>{},
+           std::make_index_sequence<std::size_t(packets)>{});
     }
-    step(j, std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(packets)>{});
   }
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
@@ -238,21 +253,22 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Inde
 
 /// Weighted values of `rows` queries, all channels.
 template <class A, int rows, class V>
-EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index count, Index channels, A* sums,
-                                  Index sum_stride, stream_ahead* ahead) {
+EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>> runs, Index channels,
+                                  A* sums, Index sum_stride, bool asks) {
   constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   for (; c + packets * L <= channels; c += packets * L)
-    value_block<A, rows, packets>(weights, values, count, c, sums + c, sum_stride, ahead);
-  for (; c + L <= channels; c += L)
-    value_block<A, rows, 1>(weights, values, count, c, sums + c, sum_stride, ahead);
+    value_block<A, rows, packets>(weights, runs, c, sums + c, sum_stride, asks);
+  for (; c + L <= channels; c += L) value_block<A, rows, 1>(weights, runs, c, sums + c, sum_stride, asks);
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
-      for (Index j = 0; j < count; ++j)
-        sum = as_computed(multiply_add(weights[r * panel_shape<A>::tile + j],
-                                       static_cast<A>(values.rows[j * values.stride + c]), sum));
+      const A* weight = weights + r * panel_shape<A>::tile;
+      for (const value_run<V>& run : runs)
+        for (Index j = 0; j < run.count; ++j, ++weight)
+          sum =
+              as_computed(multiply_add(*weight, static_cast<A>(run.rows.rows[j * run.rows.stride + c]), sum));
       sums[r * sum_stride + c] = sum;
     }
 }
