@@ -35,8 +35,9 @@ enum class log_multiplier {
 /// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
 enum class yarn_keys { none, betas, all };
 
-/// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
-enum class gguf_scale { inverse_root, one, of_key };
+/// What scores are multiplied by: 1 / sqrt(head_dim), 1, attention.scale where the file has it, or
+/// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
+enum class gguf_scale { inverse_root, one, of_key, output_key };
 
 /// What multiplies queries more and more along the sequence: attention.temperature_scale, in every layer,
 /// with the floor of attention.temperature_length or of the context before scaling; or Llama 4's own numbers,

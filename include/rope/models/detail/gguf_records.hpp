@@ -138,7 +138,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "granitemoe", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "grok", .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
+      {.architecture = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
       {.architecture = "grovemoe"},
       {.architecture = "hunyuan-dense", .alpha = true},
       {.architecture = "hunyuan-moe"},

@@ -186,6 +186,8 @@ template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
                      double multiplier) {
   if (record.scale == gguf_scale::one) return 1;
+  if (record.scale == gguf_scale::output_key)
+    return reader.number("attention.output_scale", range::positive).value_or(1 / std::sqrt(128.0));
   if (record.scale == gguf_scale::of_key)
     if (const auto given = reader.number("attention.scale", range::positive)) return *given;
   double width = static_cast<double>(head_dim);
