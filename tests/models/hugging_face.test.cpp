@@ -612,7 +612,68 @@ TEST_CASE("a key that has no effect is reported by its name", "[models][import]"
   for (const char* key : {"query_pre_attn_scalar", "logits_scaling", "mean_window_size", "nope_every"})
     CHECK(has_warning(warnings({{key, 64}}), std::string(key) + " is not understood and has no effect"));
   CHECK(warnings({{"property", 1}, {"hidden_act", "silu"}, {"europe", 2}}).empty());
+  CHECK(has_warning(warnings({{"decoder_config", {{"rope_theta", 5e5}, {"width", 2}}}}),
+                    "decoder_config.rope_theta is not understood and has no effect"));
+  CHECK(warnings({{"vision_config", {{"rope_theta", 5e5}}}, {"decoder_config", {{"width", 2}}}}).empty());
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
+}
+
+TEST_CASE("a base that another overrules is reported by the name of its key", "[models][import]") {
+  const auto warnings = [](const json& changes) {
+    return import_hugging_face(changed(small, changes)).warnings;
+  };
+  const auto inside = [](double base) { return json{{"rope_type", "default"}, {"rope_theta", base}}; };
+  const json neox = {{"model_type", "gpt_neox"}, {"rope_parameters", inside(500)}};
+  CHECK(has_warning(warnings(changed(neox, {{"rotary_emb_base", 777}})),
+                    "rotary_emb_base is overruled by rope_parameters.rope_theta"));
+
+  json granite = {{"model_type", "granite_swa"},
+                  {"num_hidden_layers", 2},
+                  {"layer_rope_theta", {500.0, 500.0}},
+                  {"rope_parameters", inside(777)}};
+  CHECK(has_warning(warnings(granite), "rope_parameters.rope_theta is overruled by layer_rope_theta"));
+  granite["rope_parameters"] = {{"rope_type", "default"}};
+  granite["rope_theta"] = 777;
+  CHECK(has_warning(warnings(granite), "rope_theta is overruled by layer_rope_theta"));
+  granite["rope_theta"] = 500;
+  CHECK_FALSE(has_warning(warnings(granite), "overruled"));
+
+  const json deepseek = {{"model_type", "deepseek_v4"},
+                         {"layer_types", {"compressed_sparse_attention"}},
+                         {"num_hidden_layers", 1},
+                         {"compress_rope_theta", 888},
+                         {"head_dim", 64},
+                         {"qk_rope_head_dim", 8}};
+  CHECK(has_warning(warnings(changed(deepseek, {{"rope_scaling", inside(777)}})),
+                    "rope_scaling.rope_theta is overruled by compress_rope_theta"));
+  const json both = {{"main", inside(777)}, {"compress", inside(999)}};
+  CHECK(has_warning(warnings(changed(deepseek, {{"rope_parameters", both}})),
+                    "compress_rope_theta is overruled by rope_parameters.compress.rope_theta"));
+
+  const json step = {{"model_type", "step3p5"},
+                     {"num_hidden_layers", 2},
+                     {"rope_theta", {500.0, 500.0}},
+                     {"rope_parameters", {{"full_attention", inside(777)}}}};
+  CHECK(has_warning(warnings(step), "rope_theta is overruled by rope_parameters"));
+}
+
+TEST_CASE("a key without effect in a dictionary that is read is reported by its path", "[models][import]") {
+  const auto warnings = [](const json& changes) {
+    return import_hugging_face(changed(small, changes)).warnings;
+  };
+  const json dbrx = {{"model_type", "dbrx"},
+                     {"attn_config", {{"rope_theta", 5e5}, {"clip_qkv", 8}, {"softmax_scale", 2.0}}}};
+  CHECK(has_warning(warnings(dbrx), "attn_config.softmax_scale is not understood and has no effect"));
+  CHECK_FALSE(has_warning(warnings(dbrx), "clip_qkv"));
+  const json gemma = {
+      {"model_type", "gemma4_text"},
+      {"rope_parameters",
+       {{"full_attention", {{"rope_type", "default"}}}, {"sliding_attention", {{"rope_type", "default"}}}}},
+      {"per_layer_config",
+       {{"0", {{"head_dim", 8}, {"sliding_window", 5}}}, {"1", {{"head_dim", 8}, {"sliding_window", 7}}}}}};
+  const auto found = warnings(gemma);
+  CHECK(std::count(found.begin(), found.end(),
+                   "per_layer_config: sliding_window is not understood and has no effect") == 1);
 }
 
 TEST_CASE("a layer type without a rope dictionary is reported by its name", "[models][import]") {

@@ -106,6 +106,21 @@ inline json outcome_of(const std::string& format, const std::string& architectur
   }
 }
 
+/// A key that speaks of positions, of windows or of scores, and that no warning names; empty if there is none.
+inline std::string unnamed(const std::string& format, const std::string& architecture, const json& file,
+                           const json& added) {
+  json config = file;
+  if (!config.contains("text_config")) config["model_type"] = architecture;
+  const std::vector<std::string> warnings =
+      format == "gguf" ? rope::import_gguf(testing::gguf(architecture, file)).warnings
+                       : rope::import_hugging_face(config).warnings;
+  for (const auto& item : added.items()) {
+    const std::string key = item.key().front() == '.' ? item.key().substr(1) : item.key();
+    if (rope::detail::speaks_of_rope(key) && !testing::has_warning(warnings, key)) return key;
+  }
+  return {};
+}
+
 /// Plain file of an architecture: `base` of the format, and what that architecture cannot do without.
 inline json plain_file(const json& of_format, const std::string& architecture) {
   return testing::changed(of_format.at("base"), of_format.at("needs").value(architecture, json::object()));
@@ -175,6 +190,10 @@ inline std::string finding(const std::string& format, const json& of_format, con
   if (excepted) {
     const std::string says = but_for.at(architecture), error = found.value("throws", "nothing thrown");
     return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
+  }
+  if (same && format == "hugging_face" && !found.contains("throws") && !probe.value("read", false)) {
+    const std::string key = unnamed(format, architecture, after, probe.value("add", json::object()));
+    return key.empty() ? "" : key + " has no effect, and no warning says so";
   }
   if (same) return "";
   return found.contains("throws") ? found.at("throws").get<std::string>() : "the key has an effect";

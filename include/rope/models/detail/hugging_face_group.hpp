@@ -159,21 +159,37 @@ class hugging_face_group_maker {
     return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
   }
 
+  /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
+  std::pair<std::optional<double>, std::string> base_beside() {
+    const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
+    for (const char* key : {"rope_theta", "rotary_emb_base"}) {
+      if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
+      if (const auto base = text_.number(key, range::above_one)) return {base, text_.path() + key};
+    }
+    const J* attention = text_.object("attn_config");  // DBRX
+    if (!attention) return {};
+    json_reader<J> reader(attention, text_.path() + "attn_config.");
+    return {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+  }
+
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms) {
-    std::optional<double> beside;  // a list of Step 3.5 is in the terms
-    if (!defaults_.theta_unread &&
-        (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta")))
-      beside = text_.number("rope_theta", range::above_one);
-    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
-    if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
-      beside =
-          json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
+    const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
-    if (terms.overruling_base) return *terms.overruling_base;
+    if (terms.overruling_base) {
+      // The base beside the dictionary is that of the layers of DeepSeek V4 that slide.
+      const bool compressed = defaults_.form == dictionary_form::compressed;
+      const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
+      const auto differs = [&](const std::optional<double>& base) {
+        return base && !detail::equal(*base, *terms.overruling_base);
+      };
+      if (differs(inside)) warn(rope.path() + "rope_theta is overruled by " + by);
+      if (!compressed && differs(beside)) warn(key + " is overruled by " + by);
+      return *terms.overruling_base;
+    }
     if (inside) {
       if (beside && !detail::equal(*beside, *inside))
-        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
+        warn(key + " is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
     if (terms.base) return *terms.base;

@@ -48,11 +48,11 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
-    const auto local = local_base();
     if (given && add_nested_groups(*given, path)) return;
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    const auto local = local_base();
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
     if (given && !old && defaults_.local_base > 0) refuse_flat_dictionary();
     maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
@@ -123,7 +123,11 @@ class hugging_face_groups {
   /// Step 3.5, whose layers of a type have the base and the share of channels of the last of them.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
-    if (has_given_types()) return;
+    if (has_given_types()) {
+      if (text_.is_list("rope_theta"))
+        maker_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
+      return;
+    }
     const auto bases = number_or_list("rope_theta", range::above_one),
                factors = number_or_list("partial_rotary_factors", range::fraction);
     const J* scaling = text_.object("rope_scaling");
@@ -153,6 +157,12 @@ class hugging_face_groups {
     const auto stretched = text_.number("compress_rope_theta", range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
     maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
+    if (const J* dictionary = two ? both.object("compress") : nullptr; dictionary && stretched) {
+      const auto inside =
+          json_reader<J>(dictionary, path + "compress.").number("rope_theta", range::above_one);
+      if (inside && !detail::equal(*inside, *stretched))
+        maker_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
+    }
     terms.base = stretched ? *stretched : maker_.assumed("compress_rope_theta", defaults_.filled_base);
     if (!two) terms.overruling_base = terms.base;
     maker_.add("compressed_sparse_attention", two ? both.object("compress") : given,
@@ -230,6 +240,8 @@ class hugging_face_groups {
                  has_base ? group_terms{} : terms_of(key, item.value()));
     }
     if (!nested) return false;
+    if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
+      text_.refuse("layer_rope_theta", "must not lie beside a dictionary for each type of layers");
     for (const std::string& key : unturned) leave_out(key);
     for (const std::string& key : beside)
       maker_.warn(path + key + " lies beside the layer types and has no effect");

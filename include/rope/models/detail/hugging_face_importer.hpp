@@ -62,6 +62,7 @@ class hugging_face_importer {
         warn(text_.path() + key + " is not understood and has no effect");
     }
     note_outer_keys();
+    note_inner_keys();
     return std::move(model_);
   }
 
@@ -70,6 +71,38 @@ class hugging_face_importer {
   static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
     if (const J* text = outer.object("text_config")) return {text, "text_config."};
     return {&config, ""};
+  }
+
+  /// The keys of a dictionary that speak of rope, but for one that is read, each with the path in front.
+  static void add_inner_keys(const J& dictionary, const std::string& path, std::string_view read,
+                             std::vector<std::string>& keys) {
+    for (const auto& item : dictionary.items())
+      if (item.key() != read && !item.value().is_null() && speaks_of_rope(item.key()))
+        keys.push_back(path + item.key());
+  }
+
+  /// Names the keys without effect in the dictionaries that are read but for the rope dictionaries, and what
+  /// other parts of a model have. Its towers of vision and sound are never read.
+  void note_inner_keys() {
+    std::vector<std::string> keys;
+    if (const J* attention = text_.object("attn_config"))
+      add_inner_keys(*attention, text_.path() + "attn_config.", "rope_theta", keys);
+    if (const J* layers = text_.object("per_layer_config"))
+      for (const auto& layer : layers->items())
+        if (layer.value().is_object())
+          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", "", keys);
+    for (auto* reader : {&text_, &outer_}) {
+      if (reader == &outer_ && text_.path().empty()) break;
+      reader->each_unasked([&](const std::string& key, const J& part) {
+        const bool left_alone =
+            key == "vision_config" || key == "audio_config" || key == "quantization_config";
+        if (key.ends_with("_config") && !left_alone && part.is_object())
+          add_inner_keys(part, reader->path() + key + ".", "", keys);
+      });
+    }
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    for (const std::string& key : keys) warn(key + " is not understood and has no effect");
   }
 
   /// Names what lies beside text_config and would have had a meaning inside.

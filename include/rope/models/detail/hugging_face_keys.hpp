@@ -42,6 +42,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},

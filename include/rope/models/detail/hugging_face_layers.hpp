@@ -161,14 +161,13 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
     return without;
   }
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
-  const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
     fitting_list(text, defaults, "no_rope_layers", layers, given);
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const Index period = every.value_or(defaults.no_rope_every);
+  const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
   if (period == 0) return without;
   if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
   for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)

@@ -131,13 +131,17 @@ class json_reader {
     return value;
   }
 
-  /// The keys that are there and were never asked for, null ones left out.
-  std::vector<std::string> unasked() const {
-    std::vector<std::string> keys;
-    if (!object_) return keys;
+  /// Calls with(key, value) for each key that is there and was never asked for, null ones left out.
+  template <class F>
+  void each_unasked(const F& with) const {
+    if (!object_) return;
     for (const auto& item : object_->items())
       if (!item.value().is_null() && std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
-        keys.push_back(item.key());
+        with(item.key(), item.value());
+  }
+  std::vector<std::string> unasked() const {
+    std::vector<std::string> keys;
+    each_unasked([&](const std::string& key, const J&) { keys.push_back(key); });
     return keys;
   }
 
