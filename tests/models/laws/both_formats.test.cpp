@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A config of Hugging Face and the metadata of a file converted for llama.cpp say the same of rotation and
 // attention: recorded/models/both_formats.json has both for each family, and the reason for each difference that remains.
+#include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
@@ -56,6 +58,19 @@ TEST_CASE("a config and the file that llama.cpp makes of it are one model", "[mo
   for (const json& record : file.at("records")) {
     CAPTURE(record.dump());
     CHECK(unexplained(record, record.at("metadata")) == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("how far back a layer looks is known of both formats or of neither", "[models][describe]") {
+  const json file = file_of_records("both_formats");
+  for (const json& record : file.at("records")) {
+    CAPTURE(record.dump());
+    const auto a = rope::import_hugging_face(record.at("config")), b = converted(record.at("metadata"));
+    const auto known = [](const rope::model_rope& model, std::size_t layer) {
+      return model.windows[model.windows.size() == 1 ? 0 : layer] != rope::not_known_window;
+    };
+    const std::size_t layers = (std::max)(a.windows.size(), b.windows.size());
+    for (std::size_t layer = 0; layer < layers; ++layer) CHECK(known(a, layer) == known(b, layer));
   }
 }
 

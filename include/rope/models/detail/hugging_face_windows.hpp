@@ -84,7 +84,11 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? window
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  if (defaults.architecture == "llama4") return {not_known_window};  // layers that rotate attend in chunks
+  if (defaults.architecture == "llama4") {  // layers that rotate attend in chunks, the others to all tokens
+    for (Index i = 0; i < layers.value_or(0); ++i)
+      windows.push_back(std::binary_search(without.begin(), without.end(), i) ? 0 : not_known_window);
+    return windows.empty() ? std::vector<Index>{not_known_window} : windows;
+  }
   if (window == 0 || defaults.slides == which_slide::every) return {window};
   if (layers && (bare || first != not_known)) {
     for (Index i = 0; i < *layers; ++i) {
