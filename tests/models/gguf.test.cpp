@@ -683,3 +683,34 @@ TEST_CASE("layers of multi-token prediction are left out of a description, which
   CHECK(has_warning(import_gguf(gguf("muse-glimmer", {{".attention.key_length", 128}})).warnings,
                     "qk_scale_factor too, which is in attn_q_norm.weight"));
 }
+
+TEST_CASE("a key that llama.cpp does not read is reported by its name", "[models][import]") {
+  const auto warnings = [](const char* architecture, const json& keys) {
+    json entries = {{".block_count", 4}, {".attention.key_length", 128}};
+    entries.update(keys);
+    return import_gguf(gguf(architecture, entries)).warnings;
+  };
+  const auto names = [&](const char* architecture, const char* key, double value) {
+    return has_warning(warnings(architecture, {{std::string(".") + key, value}}),
+                       std::string(key) + " is not read");
+  };
+  CHECK(names("cogvlm", "rope.freq_base", 777));
+  CHECK(names("cogvlm", "rope.dimension_count", 64));
+  CHECK(names("cogvlm", "rope.scaling.factor", 4));
+  CHECK(names("cogvlm", "rope.scaling.attn_factor", 2));
+  CHECK_FALSE(names("cogvlm", "rope.freq_base", 10000));
+  CHECK_FALSE(names("llama", "rope.freq_base", 777));
+  for (const char* one : {"cohere2", "muse-glimmer", "olmo2"}) CHECK(names(one, "rope.freq_base_swa", 777));
+  for (const char* one : {"gemma3", "modern-bert", "exaone-moe", "laguna"})
+    CHECK_FALSE(names(one, "rope.freq_base_swa", 777));
+  CHECK(names("smallthinker", "attention.sliding_window", 512));
+  CHECK_FALSE(names("smallthinker", "attention.sliding_window", 0));
+  CHECK(names("llama", "attention.scale", 0.5));
+  CHECK(names("grok", "attention.scale", 0.5));
+  CHECK_FALSE(names("granite", "attention.scale", 0.5));
+  CHECK_FALSE(names("llama", "attention.scale", 1 / std::sqrt(128.0)));
+  CHECK(has_warning(warnings("deepseek4", {{".attention.compress_ratios", {0, 4, 0, 4}},
+                                           {".attention.compress_rope_freq_base", 160000},
+                                           {".rope.scaling.attn_factor", 2}}),
+                    "rope.scaling.attn_factor is not read"));
+}

@@ -191,7 +191,7 @@ inline std::string finding(const std::string& format, const json& of_format, con
     const std::string says = but_for.at(architecture), error = found.value("throws", "nothing thrown");
     return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
   }
-  if (same && format == "hugging_face" && !found.contains("throws") && !probe.value("read", false)) {
+  if (same && !found.contains("throws") && !probe.value("read", false)) {
     const std::string key = unnamed(format, architecture, after, probe.value("add", json::object()));
     return key.empty() ? "" : key + " has no effect, and no warning says so";
   }

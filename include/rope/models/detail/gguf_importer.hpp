@@ -19,6 +19,7 @@
 #include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/gguf_schedule.hpp>
 #include <rope/models/detail/gguf_shape.hpp>
+#include <rope/models/detail/gguf_unread_keys.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -64,10 +65,8 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
-    note_yarn_keys(reader_, record_, model_.warnings);
+    note_unread_keys(reader_, record_, shape().base(false), model_);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
-    if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
-      model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
   }
 

@@ -113,26 +113,6 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// Names the keys of scaling and of scores that llama.cpp leaves alone, where they are not what it takes in
-/// their place.
-template <class L>
-void note_yarn_keys(const gguf_reader<L>& reader, const gguf_record& record,
-                    std::vector<std::string>& warnings) {
-  const auto note = [&](const char* name, double taken, bool read) {
-    const auto given = reader.number(name, range::any_number);
-    if (!read && given && !equal(*given, taken))
-      warnings.push_back(reader.key(name) + " is not read for " + reader.architecture() +
-                         "; it is taken as " + exact_digits(taken));
-  };
-  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
-  note("rope.scaling.alpha", 0, record.alpha);
-  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
-}
-
 /// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
 /// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
 /// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as

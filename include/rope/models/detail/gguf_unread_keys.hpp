@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
+
+#include <string>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/gguf_reader.hpp>
+#include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// The keys of a GGUF file that llama.cpp does not read for an architecture.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Names the keys of positions, windows and scores that llama.cpp leaves alone, where they are not what it
+/// takes in their place.
+///
+/// \param base   of the layers that do not slide
+/// \param model  with its groups
+template <class L>
+void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base,
+                      model_rope& model) {
+  const auto say = [&](const char* name, const std::string& what) {
+    model.warnings.push_back(reader.key(name) + what);
+  };
+  const auto note = [&](const char* name, double taken, bool read) {
+    const auto given = reader.number(name, range::any_number);
+    if (!read && given && !equal(*given, taken))
+      say(name, " is not read for " + reader.architecture() + "; it is taken as " + exact_digits(taken));
+  };
+  const layer_group& group = model.groups.front();
+  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+  note("rope.scaling.alpha", 0, record.alpha);
+  note("rope.scaling.factor", 1, !record.unscaled);
+  note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
+  note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
+  note("rope.freq_base_swa", base,
+       record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
+           record.sliding != sliding_rule::bare && !record.compressed);
+  note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
+  note("attention.sliding_window", static_cast<double>(record.fixed_window),
+       record.fixed_window == 0 || equal(model.sliding_window, 0));
+  note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
+  note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
+  note("attention.max_alibi_bias", 0, false);
+  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
+  if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
+    say("attention.rope_pattern", " is not read for " + reader.architecture() + "");
+  if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
+    say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
+  if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
+    say("attention.compress_rope_freq_base", " is not used");
+  const auto factor = reader.number("rope.scaling.factor", range::not_negative),
+             older = reader.number("rope.scale_linear", range::not_negative);
+  if (factor && older && !equal(*factor, *older))
+    say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
