@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -735,6 +736,19 @@ TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
     CHECK(without("granitemoehybrid", {{"position_embedding_type", "rope"},
                                        {"layer_types", {"mamba", attends, "linear_attention", attends}}}) ==
           layers{0, 2});
+}
+
+TEST_CASE("layers of Llama 3.2 Vision that attend to images do not rotate", "[models][import]") {
+  const json text = {{"model_type", "mllama_text_model"}, {"num_hidden_layers", 40}};
+  const json file = changed(small, {{"model_type", "mllama"}, {"text_config", changed(small, text)}});
+  const std::vector<Index> by_default = {3, 8, 13, 18, 23, 28, 33, 38}, named = {1, 4};
+  const auto model = import_hugging_face(file);
+  CHECK(model.layers_without_rope == by_default);
+  CHECK(model.attention_of_layer(2).window == 0);
+  CHECK_THROWS_AS(model.attention_of_layer(3), std::invalid_argument);
+  json other = file;
+  other["text_config"]["cross_attention_layers"] = named;
+  CHECK(import_hugging_face(other).layers_without_rope == named);
 }
 
 TEST_CASE("the layers without rotation are in order, each named once", "[models][import]") {

@@ -184,6 +184,11 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
                                           std::optional<Index> layers, const std::vector<std::string>& types,
                                           bool slides) {
   std::vector<Index> without = named_without_rope(text, defaults, layers);
+  if (defaults.crosses)
+    for (const double layer : text.numbers("cross_attention_layers", range::whole)
+                                  .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
+      if (layer < static_cast<double>(layers.value_or(most_layers)))
+        without.push_back(static_cast<Index>(layer));
   const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
     const bool full = is_full(defaults, types[i]);

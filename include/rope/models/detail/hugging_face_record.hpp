@@ -90,6 +90,7 @@ struct hugging_face_record {
   double sliding_window = 0;    // negative: the same, and layers are of other_type whatever the window is
   Index max_window_layers = 0;  // 0: not known
   Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
+  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping

@@ -118,7 +118,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "mistral3"},
       {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
-      {.architecture = "mllama", .base = 500000},
+      {.architecture = "mllama", .base = 500000, .crosses = true},
       {.architecture = "moonshine",
        .layout = interleaved,
        .partial_rotary_factor = 0.9,

@@ -84,11 +84,16 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? window
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  if (defaults.architecture == "llama4") {  // layers that rotate attend in chunks, the others to all tokens
+  // A class that knows no window has no key for one.
+  const bool given = text.has("sliding_window") || text.has("local_attention");
+  // Of Llama 4 layers that rotate attend in chunks, the others to all tokens.
+  const bool chunks = defaults.architecture == "llama4";
+  if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)
-      windows.push_back(std::binary_search(without.begin(), without.end(), i) ? 0 : not_known_window);
-    return windows.empty() ? std::vector<Index>{not_known_window} : windows;
-  }
+      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
+                                                                                        : not_known_window);
+  if (!windows.empty()) return windows;
+  if (chunks || defaults.crosses) return {not_known_window};
   if (window == 0 || defaults.slides == which_slide::every) return {window};
   if (layers && (bare || first != not_known)) {
     for (Index i = 0; i < *layers; ++i) {
@@ -99,8 +104,6 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
     }
     return windows;
   }
-  // A class that knows no window has no key for one.
-  const bool given = text.has("sliding_window") || text.has("local_attention");
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 
