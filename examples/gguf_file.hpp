@@ -78,7 +78,8 @@ class gguf_file {
   }
   std::string read_text() {
     const auto length = value<std::uint64_t>();
-    if (length > longest_text || length > left_) throw std::runtime_error("has a text longer than 1 MiB");
+    if (length > left_) throw std::runtime_error("ends before its metadata do");
+    if (length > longest_text) throw std::runtime_error("has a text longer than 1 MiB");
     std::string read_value(static_cast<std::size_t>(length), '\0');
     read(read_value.data(), length);
     return read_value;

@@ -177,4 +177,13 @@ TEST_CASE("what is no little-endian GGUF file of version 2 or 3 is refused by na
   CHECK(says("{\"model_type\": \"llama\"}") == "is not a GGUF file");
   CHECK(says(std::string("GGUF\x01\0\0\0", 8)).find("version 2 or 3, got version 1") != std::string::npos);
   CHECK(says(std::string("GGUF\0\0\0\x03", 8)).find("got version 50331648") != std::string::npos);
+  // One entry whose key has 2^21 characters, of which 4 are there.
+  const std::string head(
+      "GGUF\x03\0\0\0"
+      "\0\0\0\0\0\0\0\0"
+      "\x01\0\0\0\0\0\0\0"
+      "\0\0\x20\0\0\0\0\0",
+      32);
+  CHECK(says(head + "name") == "ends before its metadata do");
+  CHECK(says(head + std::string(std::size_t{1} << 21, 'a')) == "has a text longer than 1 MiB");
 }
