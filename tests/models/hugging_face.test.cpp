@@ -331,7 +331,8 @@ TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[models][im
     CHECK(model.sliding_window == 1024);
     CHECK(model.query_heads == 8);
     CHECK(model.key_heads == 4);
-    CHECK(model.warnings.empty());
+    CHECK(model.warnings.size() == 1);
+    CHECK(has_warning(model.warnings, "text_config.query_pre_attn_scalar is not given; assumed 256"));
   }
 }
 
@@ -617,6 +618,24 @@ TEST_CASE("a key that has no effect is reported by its name", "[models][import]"
                     "decoder_config.rope_theta is not understood and has no effect"));
   CHECK(warnings({{"vision_config", {{"rope_theta", 5e5}}}, {"decoder_config", {{"width", 2}}}}).empty());
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
+}
+
+TEST_CASE("a default of the class is reported by the name of its key", "[models][import]") {
+  const auto assumed = [](const char* architecture, const char* key, const json& value) {
+    const json file = {{"model_type", architecture}, {"hidden_size", 64}, {"num_attention_heads", 4}};
+    const auto says = [&](const json& config) {
+      return has_warning(import_hugging_face(config).warnings, std::string(key) + " is not given; assumed ",
+                         std::string(", the default of ") + architecture);
+    };
+    return says(file) && !says(changed(file, {{key, value}}));
+  };
+  CHECK(assumed("qwen3", "head_dim", 16));
+  CHECK(assumed("glm4", "partial_rotary_factor", 0.25));
+  CHECK(assumed("gptneox", "partial_rotary_factor", 0.5));
+  CHECK(assumed("gemma2", "query_pre_attn_scalar", 16));
+  CHECK(assumed("gemma2", "attn_logit_softcapping", 20));
+  CHECK(assumed("granite", "attention_multiplier", 0.5));
+  CHECK(assumed("falcon_h1", "key_multiplier", 0.5));
 }
 
 TEST_CASE("a base that another overrules is reported by the name of its key", "[models][import]") {

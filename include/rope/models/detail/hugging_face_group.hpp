@@ -60,6 +60,7 @@ class hugging_face_group_maker {
                                  ? head.window
                                  : rotary_dim_of(text_, rope, head, defaults_,
                                                  terms.factor.value_or(defaults_.partial_rotary_factor));
+    if (model_.groups.empty()) name_assumed(rope, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
@@ -124,6 +125,31 @@ class hugging_face_group_maker {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
+  }
+
+  /// Names the defaults of the class that a group has, but for its base.
+  void name_assumed(json_reader<J>& rope, const std::string& type, const group_terms& terms) {
+    const auto name = [&](const char* key, double value) {
+      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
+           model_.architecture);
+    };
+    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels"))
+      name("head_dim", static_cast<double>(defaults_.head_dim));
+    const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
+                         !detail::equal(defaults_.partial_rotary_factor, 1);
+    if (partial && !text_.has("rotary_dim") && !rope.has("partial_rotary_factor") &&
+        !text_.has("partial_rotary_factor") && !text_.has("rotary_pct") && !text_.has("rope_pct"))
+      name("partial_rotary_factor", defaults_.partial_rotary_factor);
+    const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
+                        : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
+                        : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
+                        : defaults_.scale == score_scale::qk_scale_factor      ? "qk_scale_factor"
+                                                                               : nullptr;
+    if (scale && !head_.latent && defaults_.scale_number > 0 && !text_.has(scale))
+      name(scale, defaults_.scale_number);
+    if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
+        !text_.has("attn_logit_softcapping"))
+      name("attn_logit_softcapping", defaults_.softcap);
   }
 
   /// What q . k is multiplied by.
