@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+// What registers do, lane by lane against scalars: channels taken apart and put together, sums, signs, rows of any length.
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
+#include <rope/base/simd/wide_channels.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+namespace {
+
+using namespace rope::detail;
+using rope::Index;
+
+/// The lanes of a packet.
+template <class A, class P>
+std::vector<A> lanes_of(const P& p) {
+  std::vector<A> result(std::size_t(lanes<P>));
+  store(result.data(), p);
+  return result;
+}
+
+/// first, first + step, ...
+template <class A>
+std::vector<A> ascending(Index count, A first, A step) {
+  std::vector<A> result;
+  for (Index i = 0; i < count; ++i) result.push_back(first + step * static_cast<A>(i));
+  return result;
+}
+
+template <class A>
+void check_lanes() {
+  using P = packet<A>;
+  constexpr int L = lanes<P>;
+  // One in front: nothing here asks for aligned memory.
+  const auto x = ascending<A>(2 * L + 1, -3, 1), y = ascending<A>(2 * L + 1, 7, -2);
+  const P a = load<P>(x.data() + 1), b = load<P>(y.data() + 1);
+  const auto check = [&](const P& p, const auto& expected) {
+    const std::vector<A> seen = lanes_of<A>(p);
+    for (int i = 0; i < L; ++i) {
+      CAPTURE(i);
+      CHECK(seen[std::size_t(i)] == expected(i));
+    }
+  };
+  const auto of_x = [&](int i) { return x[std::size_t(i + 1)]; };
+  const auto of_y = [&](int i) { return y[std::size_t(i + 1)]; };
+  check(a, of_x);
+  check(add(a, b), [&](int i) { return of_x(i) + of_y(i); });
+  check(subtract(a, b), [&](int i) { return of_x(i) - of_y(i); });
+  check(multiply(a, b), [&](int i) { return of_x(i) * of_y(i); });
+  check(multiply_add(a, b, fill<P>(A(5))), [&](int i) { return of_x(i) * of_y(i) + 5; });
+  check(larger(a, b), [&](int i) { return (std::max)(of_x(i), of_y(i)); });
+  check(at_least(a, b), [&](int i) { return (std::max)(of_x(i), of_y(i)); });
+  A sum = 0, largest = of_x(0);
+  for (int i = 0; i < L; ++i) sum += of_x(i), largest = (std::max)(largest, of_x(i));
+  CHECK(sum_of_lanes(a) == sum);
+  CHECK(largest_lane(a) == largest);
+
+  const auto apart = load_even_odd<P>(x.data() + 1);
+  check(apart.even, [&](int i) { return of_x(2 * i); });
+  check(apart.odd, [&](int i) { return of_x(2 * i + 1); });
+  std::vector<A> again(std::size_t(2 * L + 2), A(-99));
+  store_alternating(again.data() + 1, apart.even, apart.odd);
+  CHECK(again.front() == A(-99));
+  CHECK(again.back() == A(-99));
+  CHECK(std::equal(x.begin() + 1, x.end(), again.begin() + 1));
+
+  if constexpr (L > 1) {
+    check(multiply_subtract(a, b, fill<P>(A(5))), [&](int i) { return of_x(i) * of_y(i) - 5; });
+    check(load_each_twice<P>(x.data() + 1), [&](int i) { return of_x(i / 2); });
+    check(alternating_signs<P>(), [](int i) { return i % 2 == 0 ? A(-1) : A(1); });
+    check(swap_neighbours(a), [&](int i) { return of_x(i % 2 == 0 ? i + 1 : i - 1); });
+    check(select(positive_lanes(a), a, b), [&](int i) { return of_x(i) > 0 ? of_x(i) : of_y(i); });
+    P rows[std::size_t(L)], columns[std::size_t(L)];
+    const auto entry = [](int r, int c) { return static_cast<A>(100 * r + c * c); };
+    for (int r = 0; r < L; ++r) {
+      std::vector<A> row;
+      for (int c = 0; c < L; ++c) row.push_back(entry(r, c));
+      rows[r] = columns[r] = load<P>(row.data());
+    }
+    transpose(columns);
+    for (int r = 0; r < L; ++r) check(columns[r], [&](int c) { return entry(c, r); });
+    check(sums_of_lanes(rows), [&](int r) {
+      A all = 0;
+      for (int c = 0; c < L; ++c) all += entry(r, c);
+      return all;
+    });
+  }
+}
+
+/// Pairs 0, 1, ... with the first channel `pair` and the second `pair` + 100.
+template <class T, class P>
+void check_pairs() {
+  if constexpr (has_packets<T, P> && can_take_apart<T, P>) {
+    using A = arithmetic<T>;
+    constexpr Index L = lanes<P>;
+    std::vector<T> from;
+    std::vector<A> entries;
+    for (Index pair = 0; pair < L; ++pair) {
+      from.push_back(static_cast<T>(static_cast<A>(pair)));
+      from.push_back(static_cast<T>(static_cast<A>(pair + 100)));
+      entries.push_back(static_cast<A>(pair));
+    }
+    const auto both = load_pairs<P>(from.data());
+    const auto first = lanes_of<A>(both.even), second = lanes_of<A>(both.odd);
+    const auto of_pairs = lanes_of<A>(load_pair_entries<P, T>(entries.data()));
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CAPTURE(i);
+      CHECK(second[i] == first[i] + 100);
+      CHECK(of_pairs[i] == first[i]);
+    }
+    auto sorted = first;
+    std::sort(sorted.begin(), sorted.end());
+    CHECK(sorted == entries);
+    std::vector<T> again(from.size() + 2, T(-99));
+    store_pairs(again.data() + 1, both.even, both.odd);
+    CHECK(static_cast<A>(again.front()) == A(-99));
+    CHECK(static_cast<A>(again.back()) == A(-99));
+    for (std::size_t i = 0; i < from.size(); ++i) CHECK(again[i + 1] == from[i]);
+  }
+}
+
+std::uint16_t bits_of(Eigen::bfloat16 x) { return std::bit_cast<std::uint16_t>(x); }
+
+/// Bits of a float of either sign that is no NaN, often half way between two bfloat16 or beside that, or below 2^-126.
+std::uint32_t drawn_bits(testing::random& random) {
+  const auto sign = static_cast<std::uint32_t>(random.integer(0, 1)) << 31;
+  const auto upper = static_cast<std::uint32_t>(random.integer(0, 9) == 0 ? random.integer(0, 0x81)
+                                                                          : random.integer(0x82, 0x7f7f))
+                     << 16;
+  const std::uint32_t lowers[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+  const auto lower = random.integer(0, 1) == 0 ? lowers[random.integer(0, 5)]
+                                               : static_cast<std::uint32_t>(random.integer(0, 0xffff));
+  return random.integer(0, 20) == 0 ? sign : sign | upper | lower;
+}
+
+template <class T>
+void check_rows() {
+  using A = arithmetic<T>;
+  const Index longest = 3 * lanes<packet<A>> + 2;
+  for (Index count = 0; count <= longest; ++count) {
+    CAPTURE(count);
+    std::vector<T> x, back(std::size_t(longest + 1), T(99));
+    std::vector<A> wide(std::size_t(longest + 1), A(99));
+    for (Index i = 0; i < longest; ++i) x.push_back(static_cast<T>(static_cast<A>(i % 50 - 20)));
+    widen(x.data(), count, wide.data());
+    round_channels(wide.data(), count, back.data());
+    for (Index i = 0; i <= longest; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      CHECK(wide[at] == (i < count ? static_cast<A>(i % 50 - 20) : A(99)));
+      CHECK(static_cast<A>(back[at]) == wide[at]);
+    }
+  }
+}
+
+template <class A>
+void check_infinities() {
+  constexpr A most = std::numeric_limits<A>::max(), infinity = std::numeric_limits<A>::infinity();
+  // Compared by their bits, which -ffast-math leaves alone.
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  const auto same = [](A a, A b) { return std::bit_cast<bits>(a) == std::bit_cast<bits>(b); };
+  const A nan = std::numeric_limits<A>::quiet_NaN();
+  CHECK(same(saturated(infinity), most));
+  CHECK(same(saturated(-infinity), -most));
+  for (const A x : {A(0), -A(0), A(1), A(-2), most, -most, nan, std::numeric_limits<A>::denorm_min()})
+    CHECK(same(saturated(x), x));
+  CHECK(same(saturated_to<A>(0.25), A(0.25)));
+  CHECK(same(saturated_to<A>(std::numeric_limits<double>::max()), most));
+  CHECK(same(saturated_to<A>(-std::numeric_limits<double>::max()), -most));
+
+  std::vector<A> x(9, most);
+  CHECK(all_finite(x.data(), 9));
+  CHECK(all_finite(x.data(), 0));
+  for (const A bad : {infinity, -infinity, nan, -nan})
+    for (Index at = 0; at < 9; ++at) {
+      x.assign(9, -most);
+      x[std::size_t(at)] = bad;
+      CAPTURE(at);
+      CHECK_FALSE(all_finite(x.data(), 9));
+      CHECK_FALSE(all_finite(x.data(), at + 1));
+      CHECK(all_finite(x.data(), at));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("lanes are what scalars are", "[base]") {
+  check_lanes<float>();
+  check_lanes<double>();
+}
+
+TEST_CASE("pairs come apart and together again, with the entries of their place", "[base]") {
+  check_pairs<float, packet<float>>();
+  check_pairs<double, packet<double>>();
+  check_pairs<Eigen::half, packet<float>>();
+  check_pairs<Eigen::bfloat16, packet<float>>();
+}
+
+TEST_CASE("bfloat16 is rounded to nearest, ties to even, in lanes and in scalars", "[base]") {
+  const std::uint64_t seed = 1711;
+  CAPTURE(seed);
+  testing::random random(seed);
+  using P = packet<float>;
+  constexpr auto L = static_cast<std::size_t>(lanes<P>);
+  for (int n = 0; n < 2000; ++n) {
+    std::vector<float> x(2 * L);
+    for (float& value : x) value = std::bit_cast<float>(drawn_bits(random));
+    std::vector<Eigen::bfloat16> stored(2 * L);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      stored[i] = rounded<Eigen::bfloat16>(x[i]);
+      // The distance to both neighbours decides, in integers: a float between two bfloat16 is a whole number of units.
+      auto word = std::bit_cast<std::uint32_t>(x[i]);
+      if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (word & 0x7f800000u) == 0)
+        word &= 0x80000000u;  // they make zeros of these
+      const std::uint32_t below = word >> 16, rest = word & 0xffffu;
+      const bool up = rest > 0x8000u || (rest == 0x8000u && below % 2 == 1);
+      REQUIRE(bits_of(stored[i]) == below + (up ? 1 : 0));
+    }
+    if constexpr (has_packets<Eigen::bfloat16, P>) {
+      std::vector<float> even, odd;
+      for (std::size_t i = 0; i < L; ++i) even.push_back(x[2 * i]), odd.push_back(x[2 * i + 1]);
+      std::vector<Eigen::bfloat16> seen(2 * L);
+      store_even_odd(seen.data(), load<P>(even.data()), load<P>(odd.data()));
+      const auto again = load_even_odd<P>(seen.data());
+      const auto wide_even = lanes_of<float>(again.even), wide_odd = lanes_of<float>(again.odd);
+      for (std::size_t i = 0; i < L; ++i) {
+        REQUIRE(bits_of(seen[2 * i]) == bits_of(stored[2 * i]));
+        REQUIRE(bits_of(seen[2 * i + 1]) == bits_of(stored[2 * i + 1]));
+        REQUIRE(wide_even[i] == static_cast<float>(stored[2 * i]));
+        REQUIRE(wide_odd[i] == static_cast<float>(stored[2 * i + 1]));
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of any length are widened and rounded, and nothing behind them", "[base]") {
+  check_rows<float>();
+  check_rows<double>();
+  check_rows<Eigen::half>();
+  check_rows<Eigen::bfloat16>();
+  std::vector<std::int8_t> x;
+  for (int i = -128; i < 128; ++i) x.push_back(static_cast<std::int8_t>(i));
+  for (const Index count : {255, 256}) {
+    std::vector<float> wide(257, 999.0f);
+    widen(x.data(), count, wide.data());
+    for (Index i = 0; i < 257; ++i)
+      CHECK(wide[std::size_t(i)] == (i < count ? static_cast<float>(i - 128) : 999.0f));
+  }
+}
+
+TEST_CASE("infinities are told by their bits", "[base]") {
+  check_infinities<float>();
+  check_infinities<double>();
+}
+
+TEST_CASE("hyperbolic tangents of a row are those of its packets, and nothing behind", "[base]") {
+  constexpr int L = int{lanes<packet<float>>};
+  const auto x = ascending<float>(3 * L, -1.5f, 0.25f);
+  for (Index count = 0; count <= 3 * L; count += L) {
+    CAPTURE(count);
+    std::vector<float> y(std::size_t(3 * L + 1), 99.0f);
+    hyperbolic_tangents(x.data(), count, y.data());
+    for (Index n = 0; n < count; n += L) {
+      const Eigen::Array<float, 1, L> alone = Eigen::Map<const Eigen::Array<float, 1, L>>(x.data() + n);
+      const Eigen::Array<float, 1, L> expected = alone.tanh();
+      for (int i = 0; i < L; ++i) {
+        CHECK(y[static_cast<std::size_t>(n + i)] == expected[i]);
+        CHECK((expected[i] > 0) == (alone[i] > 0));
+      }
+    }
+    for (Index i = count; i <= 3 * L; ++i) CHECK(y[static_cast<std::size_t>(i)] == 99.0f);
+  }
+}
