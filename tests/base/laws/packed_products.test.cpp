@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT
+// The matrix products of attention on packed operands, against plain loops. All numbers are small integers: every sum is
+// exact in any order, and what is compared is compared exactly.
+#include <rope/base/simd/bfloat16_panels.hpp>
+#include <rope/base/simd/panels.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+namespace {
+
+using namespace rope::detail;
+using rope::Index;
+
+/// What stands where nothing is to be written.
+constexpr int untouched = -77;
+
+template <class T>
+std::vector<T> drawn(testing::random& random, Index count) {
+  std::vector<T> result;
+  for (Index i = 0; i < count; ++i)
+    result.push_back(static_cast<T>(static_cast<arithmetic<T>>(random.integer(-6, 6))));
+  return result;
+}
+
+template <class T>
+std::vector<T> blank(Index count) {
+  return std::vector<T>(std::size_t(count), static_cast<T>(static_cast<arithmetic<T>>(untouched)));
+}
+
+template <class T>
+arithmetic<T> at(const std::vector<T>& x, Index i) {
+  return static_cast<arithmetic<T>>(x.at(static_cast<std::size_t>(i)));
+}
+
+template <class A>
+void check_shape() {
+  using shape = panel_shape<A>;
+  CHECK(shape::width % lanes<packet<A>> == 0);
+  CHECK(shape::padded(0) == 0);
+  CHECK(shape::padded(1) == shape::width);
+  CHECK(shape::padded(shape::width) == shape::width);
+  CHECK(shape::padded(shape::width + 1) == 2 * shape::width);
+  CHECK(shape::padded(shape::tile) == shape::tile);
+}
+
+template <class A>
+void check_scores(testing::random& random, Index depth) {
+  using shape = panel_shape<A>;
+  CAPTURE(depth);
+  const auto queries = drawn<A>(random, depth * shape::rows), keys = drawn<A>(random, depth * shape::width);
+  auto scores = blank<A>(shape::rows * shape::tile);
+  score_panel(queries.data(), keys.data(), depth, scores.data());
+  for (Index r = 0; r < shape::rows; ++r)
+    for (Index n = 0; n < shape::tile; ++n) {
+      A sum = n < shape::width ? A(0) : A(untouched);
+      for (Index d = 0; n < shape::width && d < depth; ++d)
+        sum += at(queries, d * shape::rows + r) * at(keys, d * shape::width + n);
+      REQUIRE(at(scores, r * shape::tile + n) == sum);
+    }
+}
+
+template <class A, int packets>
+void check_values(testing::random& random, Index first, Index last) {
+  using shape = panel_shape<A>;
+  CAPTURE(packets, first, last);
+  const auto weights = drawn<A>(random, shape::rows * shape::tile),
+             values = drawn<A>(random, shape::tile * shape::width), shrink = drawn<A>(random, shape::rows),
+             before = drawn<A>(random, shape::rows * shape::width);
+  auto sums = before;
+  value_panel<A, packets>(weights.data(), values.data(), first, last, shrink.data(), sums.data());
+  for (Index r = 0; r < shape::rows; ++r)
+    for (Index c = 0; c < shape::width; ++c) {
+      A sum = at(before, r * shape::width + c);
+      if (c < packets * lanes<packet<A>>) {
+        sum *= at(shrink, r);
+        for (Index j = first; j < last; ++j)
+          sum += at(weights, r * shape::tile + j) * at(values, j * shape::width + c);
+      }
+      REQUIRE(at(sums, r * shape::width + c) == sum);
+    }
+}
+
+template <class A, class X>
+void check_packing(testing::random& random, Index count, Index depth) {
+  if constexpr (std::is_same_v<X, loadable<X>>) {
+    using shape = panel_shape<A>;
+    const Index padded = shape::padded(count), stride = padded + 3, row_stride = depth + 2;
+    CAPTURE(count, depth);
+    const auto rows = drawn<X>(random, count * row_stride);
+    auto packed = blank<A>(depth * stride);
+    pack_transposed(rows.data(), row_stride, count, padded, depth, packed.data(), stride);
+    for (Index d = 0; d < depth; ++d)
+      for (Index n = 0; n < stride; ++n) {
+        const A expected = n < count ? at(rows, n * row_stride + d) : n < padded ? A(0) : A(untouched);
+        REQUIRE(at(packed, d * stride + n) == expected);
+      }
+
+    const Index panels = shape::padded(depth) / shape::width, panel_stride = 5 * shape::width;
+    auto in_panels = blank<A>(panels * panel_stride);
+    pack_row(rows.data(), depth, in_panels.data(), panel_stride);
+    for (Index i = 0; i < panels * panel_stride; ++i) {
+      const Index c = i / panel_stride * shape::width + i % panel_stride;
+      const bool inside = i % panel_stride < shape::width;
+      REQUIRE(at(in_panels, i) == (!inside ? A(untouched) : c < depth ? at(rows, c) : A(0)));
+    }
+  }
+}
+
+using b16 = Eigen::bfloat16;
+using shape = panel_shape<float>;
+
+/// The product of pair i of a with pair j of b.
+float product_of_pairs(const std::vector<b16>& a, Index i, const std::vector<b16>& b, Index j) {
+  return at(a, 2 * i) * at(b, 2 * j) + at(a, 2 * i + 1) * at(b, 2 * j + 1);
+}
+
+void check_scores_of_pairs(testing::random& random, Index count) {
+  CAPTURE(count);
+  const auto queries = drawn<b16>(random, 2 * count * shape::rows),
+             keys = drawn<b16>(random, 2 * count * shape::width);
+  auto scores = blank<float>(shape::rows * shape::tile);
+  score_panel_of_pairs(queries.data(), keys.data(), count, 3.0f, scores.data());
+  for (Index r = 0; r < shape::rows; ++r)
+    for (Index n = 0; n < shape::tile; ++n) {
+      float sum = 0;
+      for (Index d = 0; n < shape::width && d < count; ++d)
+        sum += product_of_pairs(queries, d * shape::rows + r, keys, d * shape::width + n);
+      REQUIRE(at(scores, r * shape::tile + n) ==
+              (n < shape::width ? 3 * sum : static_cast<float>(untouched)));
+    }
+}
+
+void check_values_of_pairs(testing::random& random, Index first, Index last) {
+  CAPTURE(first, last);
+  const auto weights = drawn<b16>(random, shape::rows * shape::tile),
+             values = drawn<b16>(random, shape::tile * shape::width);
+  const auto shrink = drawn<float>(random, shape::rows),
+             before = drawn<float>(random, shape::rows * shape::width);
+  auto sums = before;
+  value_panel_of_pairs(weights.data(), values.data(), first, last, shrink.data(), sums.data());
+  for (Index r = 0; r < shape::rows; ++r)
+    for (Index c = 0; c < shape::width; ++c) {
+      float sum = at(shrink, r) * at(before, r * shape::width + c);
+      for (Index j = first; j < last; ++j)
+        sum += product_of_pairs(weights, r * shape::tile / 2 + j, values, j * shape::width + c);
+      REQUIRE(at(sums, r * shape::width + c) == sum);
+    }
+}
+
+void check_packing_of_pairs(testing::random& random, Index count, Index depth) {
+  CAPTURE(count, depth);
+  const Index row_stride = depth + 3, pairs = (depth + 1) / 2;
+  const auto rows = drawn<b16>(random, count * row_stride);
+  const Index padded = (std::min)(shape::width, shape::padded(count));
+  auto packed = blank<b16>(2 * pairs * shape::width);
+  pack_pairs_transposed(rows.data(), row_stride, count, padded, depth, packed.data());
+  for (Index c = 0; c < 2 * pairs; ++c)
+    for (Index n = 0; n < shape::width; ++n) {
+      const bool inside = n < count && c < depth;
+      REQUIRE(at(packed, 2 * (c / 2 * shape::width + n) + c % 2) == (inside ? at(rows, n * row_stride + c)
+                                                                     : n < padded
+                                                                         ? 0.0f
+                                                                         : static_cast<float>(untouched)));
+    }
+
+  const Index stride = 6;
+  auto strided = blank<b16>(pairs * stride);
+  pack_strided_pairs(rows.data(), depth, strided.data(), stride);
+  for (Index i = 0; i < pairs * stride; ++i) {
+    const Index c = i / stride * 2 + i % stride;
+    REQUIRE(at(strided, i) == (i % stride > 1 ? static_cast<float>(untouched)
+                               : c < depth    ? at(rows, c)
+                                              : 0.0f));
+  }
+}
+
+void check_rows_of_pairs(testing::random& random, Index depth) {
+  CAPTURE(depth);
+  const auto even = drawn<b16>(random, depth), odd = drawn<b16>(random, depth);
+  const Index panels = shape::padded(depth) / shape::width, panel_stride = 2 * shape::width + 4;
+  auto together = blank<b16>(panels * panel_stride), alone = together;
+  pack_rows_of_pairs(even.data(), odd.data(), depth, together.data(), panel_stride);
+  pack_row_of_pairs(odd.data(), 1, depth, alone.data(), panel_stride);
+  for (Index p = 0; p < panels; ++p) {
+    for (Index i = 0; i < shape::width; ++i)
+      REQUIRE(at(alone, p * panel_stride + 2 * i) == static_cast<float>(untouched));
+    for (Index i = 2 * shape::width; i < panel_stride; ++i) {
+      REQUIRE(at(alone, p * panel_stride + i) == static_cast<float>(untouched));
+      REQUIRE(at(together, p * panel_stride + i) == static_cast<float>(untouched));
+    }
+  }
+  pack_row_of_pairs(even.data(), 0, depth, alone.data(), panel_stride);
+  for (Index p = 0; p < panels; ++p)
+    for (Index i = 0; i < shape::width; ++i) {
+      // The even channels, then the odd ones.
+      const Index place = i % 2 == 0 ? i / 2 : shape::width / 2 + i / 2, c = p * shape::width + i;
+      CHECK(place_of_channel(i) == place);
+      const Index to = p * panel_stride + 2 * place;
+      REQUIRE(at(together, to) == (c < depth ? at(even, c) : 0.0f));
+      REQUIRE(at(together, to + 1) == (c < depth ? at(odd, c) : 0.0f));
+      REQUIRE(at(alone, to) == at(together, to));
+      REQUIRE(at(alone, to + 1) == at(together, to + 1));
+    }
+}
+
+/// The channels of pairs that a register holds.
+template <class P>
+std::vector<b16> channels_of(const pair_lanes<P>& pairs) {
+  static_assert(sizeof pairs == std::size_t(2 * lanes<P>) * sizeof(b16));
+  std::vector<b16> result(std::size_t(2 * lanes<P>));
+  std::memcpy(static_cast<void*>(result.data()), &pairs, sizeof pairs);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("packed products are those of plain loops", "[base]") {
+  const std::uint64_t seed = 1721;
+  CAPTURE(seed);
+  testing::random random(seed);
+  check_shape<float>();
+  check_shape<double>();
+  for (const Index depth : {0, 1, 2, 7, 33}) {
+    check_scores<float>(random, depth);
+    check_scores<double>(random, depth);
+  }
+  for (const Index first : {0, 1, 17})
+    for (const Index count : {0, 1, 2, 30, 111}) {
+      check_values<float, 1>(random, first, first + count);
+      check_values<float, 2>(random, first, first + count);
+      check_values<double, 1>(random, first, first + count);
+      check_values<double, 2>(random, first, first + count);
+    }
+}
+
+TEST_CASE("rows are packed as they stand, with zeros behind them", "[base]") {
+  const std::uint64_t seed = 1723;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (const Index count : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33})
+    for (const Index depth : {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 70}) {
+      check_packing<float, float>(random, count, depth);
+      check_packing<double, double>(random, count, depth);
+      check_packing<float, b16>(random, count, depth);
+      check_packing<float, Eigen::half>(random, count, depth);
+      check_packing<float, std::int8_t>(random, count, depth);
+    }
+}
+
+TEST_CASE("packed products of pairs of bfloat16 are those of plain loops", "[base]") {
+  const std::uint64_t seed = 1733;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (const Index count : {0, 1, 2, 7, 33}) check_scores_of_pairs(random, count);
+  for (const Index first : {0, 1, 17})
+    for (const Index count : {0, 1, 2, 30, 47}) check_values_of_pairs(random, first, first + count);
+}
+
+TEST_CASE("pairs of bfloat16 are packed as they stand, with zeros behind them", "[base]") {
+  const std::uint64_t seed = 1741;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (Index count = 1; count <= shape::width; ++count)
+    for (const Index depth : {1, 2, 3, 4, 7, 8, 9, 15, 16, 31, 32, 33, 64, 65, 70})
+      check_packing_of_pairs(random, count, depth);
+  for (Index depth = 1; depth <= 4 * shape::width + 1; ++depth) check_rows_of_pairs(random, depth);
+}
+
+TEST_CASE("pairs in registers are the neighbours in memory", "[base]") {
+  using P = pair_sums;
+  constexpr Index channels = 2 * lanes<P>;
+  const std::uint64_t seed = 1747;
+  CAPTURE(seed);
+  testing::random random(seed);
+  const auto x = drawn<b16>(random, channels), y = drawn<b16>(random, channels);
+  const auto a = load_neighbours<P>(x.data()), b = load_neighbours<P>(y.data());
+  CHECK(channels_of<P>(a) == x);
+  for (Index count = 0; count <= channels; ++count) {
+    CAPTURE(count);
+    const auto seen = channels_of<P>(load_first_neighbours<P>(x.data(), count));
+    for (Index i = 0; i < channels; ++i) CHECK(at(seen, i) == (i < count ? at(x, i) : 0.0f));
+  }
+  const auto filled = channels_of<P>(fill_neighbours<P>(x.data()));
+  const auto of_tokens = pairs_of_tokens<P>(a, b);
+  const auto even = channels_of<P>(of_tokens.even), odd = channels_of<P>(of_tokens.odd);
+  float sums[std::size_t(lanes<P>)];
+  store(sums, multiply_add_pairs<P>(a, b, fill<P>(5.0f)));
+  for (Index i = 0; i < lanes<P>; ++i) {
+    CAPTURE(i);
+    CHECK(sums[i] == product_of_pairs(x, i, y, i) + 5);
+    CHECK(at(filled, 2 * i) == at(x, 0));
+    CHECK(at(filled, 2 * i + 1) == at(x, 1));
+    CHECK(at(even, 2 * i) == at(x, 2 * i));
+    CHECK(at(even, 2 * i + 1) == at(y, 2 * i));
+    CHECK(at(odd, 2 * i) == at(x, 2 * i + 1));
+    CHECK(at(odd, 2 * i + 1) == at(y, 2 * i + 1));
+  }
+}
+
+TEST_CASE("products of pairs are the same in registers and in scalars, also of subnormal numbers", "[base]") {
+  using P = pair_sums;
+  constexpr auto L = static_cast<std::size_t>(lanes<P>);
+  const std::uint64_t seed = 1759;
+  CAPTURE(seed);
+  testing::random random(seed);
+  const auto number = [&] {
+    return static_cast<float>(random.scaled(-140, random.integer(0, 1) == 0 ? -100 : 40));
+  };
+  for (int n = 0; n < 2000; ++n) {
+    std::vector<b16> a, b;
+    std::vector<float> sums, seen(L);
+    for (std::size_t i = 0; i < 2 * L; ++i) {
+      a.push_back(static_cast<b16>(number()));
+      b.push_back(static_cast<b16>(number()));
+    }
+    for (std::size_t i = 0; i < L; ++i) sums.push_back(number());
+    store(seen.data(), multiply_add_pairs<P>(load_neighbours<P>(a.data()), load_neighbours<P>(b.data()),
+                                             load<P>(sums.data())));
+    for (std::size_t i = 0; i < L; ++i) {
+      const float alone =
+          multiply_add_pairs<float>({a[2 * i], a[2 * i + 1]}, {b[2 * i], b[2 * i + 1]}, sums[i]);
+      REQUIRE(std::bit_cast<std::uint32_t>(seen[i]) == std::bit_cast<std::uint32_t>(alone));
+    }
+  }
+  // What the instruction of x86 takes for 0, and what it does not.
+  const b16 least(0x1p-126f), below(0x1p-130f), large(0x1p20f);
+  CHECK(multiply_add_bfloat16(least, large, 0.0f) == 0x1p-106f);
+  CHECK(multiply_add_bfloat16(below, large, 0.0f) == (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS ? 0.0f : 0x1p-110f));
+}
+
+TEST_CASE("weights are rounded in panels as they are alone", "[base]") {
+  const std::uint64_t seed = 1777;
+  CAPTURE(seed);
+  testing::random random(seed);
+  std::vector<float> weights;
+  for (Index j = 0; j < shape::width; ++j)
+    weights.push_back(
+        std::bit_cast<float>(static_cast<std::uint32_t>(0x3f800000 + random.integer(0, 0x7fffff))));
+  auto rounded_weights = blank<b16>(shape::width + 1);
+  round_panel(weights.data(), rounded_weights.data());
+  for (Index j = 0; j < shape::width; ++j)
+    CHECK(at(rounded_weights, j) == static_cast<float>(rounded<b16>(at(weights, j))));
+  CHECK(at(rounded_weights, shape::width) == static_cast<float>(untouched));
+}
