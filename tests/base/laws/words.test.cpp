@@ -4,6 +4,7 @@
 #include <rope/base/integer_range.hpp>
 #include <rope/base/wide_integer.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,18 @@ std::array<bool, size> negative(std::array<bool, size> a) {
   return sum(a, {}, true);
 }
 
+template <std::size_t size>
+std::array<bool, 2 * size> product(const std::array<bool, size>& a, const std::array<bool, size>& b) {
+  std::array<bool, 2 * size> result = {};
+  for (std::size_t i = 0; i < size; ++i) {
+    if (!a[i]) continue;
+    std::array<bool, 2 * size> shifted = {};
+    std::copy(b.begin(), b.end(), shifted.begin() + static_cast<std::ptrdiff_t>(i));
+    result = sum(result, shifted);
+  }
+  return result;
+}
+
 }  // namespace
 
 TEST_CASE("integers of two and three words add and change their sign as bits do", "[base]") {
@@ -68,6 +81,37 @@ TEST_CASE("integers of two and three words add and change their sign as bits do"
     const auto of_two = [](const uint128& x) { return bits_of<2>({x.hi, x.lo}); };
     REQUIRE(of_two(f) == sum(of_two(d), of_two(e)));
     REQUIRE(of_two(m) == negative(of_two(d)));
+  }
+}
+
+TEST_CASE("products of words are sums of shifted bits", "[base]") {
+  using rope::detail::multiply, rope::detail::multiply_halves, rope::detail::multiply_upper;
+  const std::uint64_t seed = 191;
+  CAPTURE(seed);
+  testing::random random(seed);
+  // Halves of words that carry, or just do not.
+  const auto word = [&] {
+    const std::uint64_t halves[] = {0, 1, 0xffffffffu, 0xfffffffeu, 0x80000000u, random.bits() >> 32};
+    return halves[random.integer(0, 5)] << 32 | halves[random.integer(0, 5)];
+  };
+  for (int i = 0; i < 3000; ++i) {
+    const uint192 a = {word(), word(), word()};
+    const uint128 b = {word(), word()};
+    const auto exact = product(bits_of<2>({a.mid, a.lo}), bits_of<2>({b.hi, b.lo}));  // 256 bits
+    const uint128 low = multiply(a.lo, b.lo), halves = multiply_halves(a.lo, b.lo);
+    const uint192 wide = multiply(a, b.lo);
+    const auto of_low = product(bits_of<1>({a.lo}), bits_of<1>({b.lo}));
+    REQUIRE(bits_of<2>({low.hi, low.lo}) == of_low);
+    REQUIRE(halves == low);
+    const auto whole = product(bits_of<3>({a.hi, a.mid, a.lo}), bits_of<3>({0, 0, b.lo}));
+    const auto modulo = bits_of<3>({wide.hi, wide.mid, wide.lo});
+    REQUIRE(std::equal(modulo.begin(), modulo.end(), whole.begin()));
+
+    const uint128 upper = multiply_upper({a.mid, a.lo}, b);
+    bits<2> floor = {};
+    std::copy(exact.begin() + 128, exact.end(), floor.begin());
+    const auto missing = sum(floor, negative(bits_of<2>({upper.hi, upper.lo})));
+    REQUIRE((missing == bits<2>{} || missing == bits_of<2>({0, 1}) || missing == bits_of<2>({0, 2})));
   }
 }
 
