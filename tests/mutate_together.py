@@ -9,7 +9,7 @@
 
 Other options: --seed N, --jobs N, --cxx CLANG, --scratch FOLDER (kept; what was decided is not decided again until a
 header or a test changes), --alone N (seconds for judging, one by one as mutate.py does, what cannot be
-switched in a running program; 0: as long as it takes).
+switched in a running program; 0: as long as it takes), --native (for this processor, as mutate.py).
 
 The tests are built once, with switches in a copy of the headers (support/mutants.hpp), and run once to see which
 test case reaches which mutant; then each mutant runs the test cases that reach it until one fails. Where a switch
@@ -123,9 +123,11 @@ class Builder:
         self.tree, self.programs, self.made = options.scratch / "tree", options.scratch / "programs", {}
         self.shop = mutate.plant.Workshop(options.cxx, options.scratch, options.timeout)
         self.shop.base += ["-Wno-c++11-narrowing", "-ferror-limit=0", "-ftemplate-backtrace-limit=0"]
+        self.shop.base += ["-march=native"] * options.native
+        self.shop.state.update(repr(self.shop.base).encode())
         self.key = self.shop.state.hexdigest() + hashlib.sha256(repr(chosen).encode()).hexdigest()
         self.edits, self.alone = switched(chosen)
-        self.known = options.scratch / ("dropped_" + hashlib.sha256(repr(chosen).encode()).hexdigest()[:16])
+        self.known = options.scratch / ("dropped_" + hashlib.sha256(repr((options.native, chosen)).encode()).hexdigest()[:16])
         if self.known.exists():  # or headers would change back and forth, and all that includes them be compiled again
             self.drop({int(k) for k in self.known.read_text(encoding="utf-8").split()})
 
@@ -298,7 +300,7 @@ def main():
         every = [(header, place) for header in headers for place in mutate.places_of(header)]
         chosen += random.Random(options.seed).sample(every, min(options.count or len(every), len(every)))
 
-    state = hashlib.sha256(repr(chosen).encode())
+    state = hashlib.sha256(repr((options.native, chosen)).encode())
     for folder in (mutate.INCLUDE, mutate.TESTS):
         for file in sorted(folder.rglob("*.[hc]pp")):
             state.update(file.read_bytes())
