@@ -174,9 +174,12 @@ class Judge:
     def fails(self, program):
         """How a file of tests notices, or None."""
         seconds = self.options.timeout
-        done = subprocess.run([str(program), "--rng-seed", "1", "--abort"], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, check=False,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds)))
+        try:  # threads that wait for each other take no time of the processor
+            done = subprocess.run([str(program), "--rng-seed", "1", "--abort"], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, check=False, timeout=10 * seconds,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds)))
+        except subprocess.TimeoutExpired:
+            return "waits for ever"
         if done.returncode == 0:
             return None
         return f"signal {-done.returncode}" if done.returncode < 0 else "fails"

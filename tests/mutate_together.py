@@ -231,10 +231,13 @@ class Runner:
             spec.write_text("\n".join('"' + re.sub(r'([\\\[\],"])', r"\\\1", name) + '"' for name in names) + "\n",
                             encoding="utf-8")
             limit = int(seconds) + 1
-            done = subprocess.run([str(program), "-f", str(spec), "--rng-seed", "1", "--abort"], cwd=folder,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                                  env={**os.environ, **variables},
-                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit)))
+            try:  # threads that wait for each other take no time of the processor
+                done = subprocess.run([str(program), "-f", str(spec), "--rng-seed", "1", "--abort"], cwd=folder,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                                      env={**os.environ, **variables}, timeout=20 + 4 * limit,
+                                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit)))
+            except subprocess.TimeoutExpired:
+                return 1, b"waited for ever"
             return done.returncode, done.stdout
 
     def trace(self, item):
