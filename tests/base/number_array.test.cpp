@@ -46,6 +46,9 @@ TEST_CASE("a number array is column-major, and map shows its memory to Eigen", "
   CHECK(array(2, 1) == 121);
   CHECK(array(2, 0) == 20);
   const number_array<int>& constant = array;
+  CHECK(constant(2, 1) == 121);
+  CHECK(constant(1, 0) == 10);
+  CHECK(constant.end() - constant.begin() == 6);
   CHECK(constant.map().data() == array.data());
   CHECK(constant.map().rows() == 3);
   CHECK(constant.map().cols() == 2);

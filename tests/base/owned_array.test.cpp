@@ -81,6 +81,10 @@ TEST_CASE("an owned array takes the shape of what is assigned", "[base]") {
   CHECK(list.size() == 5);
   list.resize(7);
   CHECK(list.size() == 7);
+  const owned_array<double> row(
+      rope::number_array<double>(1, 3, 2.0));  // only a list is laid along its column
+  CHECK(row.rows() == 1);
+  CHECK(row.cols() == 3);
   double sum = 0;
   for (double& number : list) number = 1;
   for (const double number : list) sum += number;

@@ -63,6 +63,14 @@ TEST_CASE("the pieces of a parallel loop cover every index once", "[base]") {
     }
 }
 
+TEST_CASE("the calling thread alone is one thread and goes through a loop in order", "[base]") {
+  const rope::this_thread alone;
+  CHECK(alone.threads() == 1);
+  std::vector<Index> seen;
+  alone.parallel_for(3, [&](Index i) { seen.push_back(i); });
+  CHECK(seen == std::vector<Index>{0, 1, 2});
+}
+
 TEST_CASE("an empty loop calls nothing", "[base]") {
   std::atomic<int> runs{0};
   rope::detail::parallel_pieces(counting_threads{4, runs}, 0, Index{1} << 30, [](Index, Index) { FAIL(); });

@@ -2,6 +2,7 @@
 #include <rope/base/scratch.hpp>
 
 #include <cstddef>
+#include <thread>
 
 #include "support/catch.hpp"
 
@@ -9,9 +10,19 @@ namespace {
 
 struct first_user {};
 struct second_user {};
+struct third_user {};
 
 double* doubles(rope::Index count) { return rope::detail::workspace<first_user, double>(count); }
 int* integers(rope::Index count) { return rope::detail::workspace<second_user, int>(count); }
+
+/// Releases scratch when its thread ends.
+struct late_release {
+  bool& released;
+  ~late_release() {
+    rope::release_scratch();
+    released = true;
+  }
+};
 
 }  // namespace
 
@@ -28,4 +39,18 @@ TEST_CASE("a thread without scratch releases none, and scratch is there again af
   for (std::ptrdiff_t i = 0; i < 100; ++i) again[i] = 1;
   CHECK(doubles(100) == again);
   CHECK(integers(1) != nullptr);
+}
+
+TEST_CASE("what a thread destroys after its scratch may still release", "[base]") {
+  for (const int pieces : {1, 2, 3}) {
+    CAPTURE(pieces);
+    bool released = false;
+    std::thread([&] {
+      thread_local const late_release last{released};  // made before the scratch, so destroyed after it
+      doubles(10)[9] = last.released ? 2 : 1;
+      if (pieces > 1) integers(5)[4] = 1;
+      if (pieces > 2) rope::detail::workspace<third_user, float>(7)[6] = 1;
+    }).join();
+    CHECK(released);
+  }
 }

@@ -4,6 +4,7 @@
 #include <rope/base/simd/bfloat16_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -90,16 +91,19 @@ template <class A, class X>
 void check_packing(testing::random& random, Index count, Index depth) {
   if constexpr (std::is_same_v<X, loadable<X>>) {
     using shape = panel_shape<A>;
-    const Index padded = shape::padded(count), stride = padded + 3, row_stride = depth + 2;
-    CAPTURE(count, depth);
+    const Index row_stride = depth + 2;
     const auto rows = drawn<X>(random, count * row_stride);
-    auto packed = blank<A>(depth * stride);
-    pack_transposed(rows.data(), row_stride, count, padded, depth, packed.data(), stride);
-    for (Index d = 0; d < depth; ++d)
-      for (Index n = 0; n < stride; ++n) {
-        const A expected = n < count ? at(rows, n * row_stride + d) : n < padded ? A(0) : A(untouched);
-        REQUIRE(at(packed, d * stride + n) == expected);
-      }
+    for (const Index padded : {count, count + 1, shape::padded(count)}) {
+      const Index stride = padded + lanes<packet<A>>;
+      CAPTURE(count, padded, depth);
+      auto packed = blank<A>(depth * stride);
+      pack_transposed(rows.data(), row_stride, count, padded, depth, packed.data(), stride);
+      for (Index d = 0; d < depth; ++d)
+        for (Index n = 0; n < stride; ++n) {
+          const A expected = n < count ? at(rows, n * row_stride + d) : n < padded ? A(0) : A(untouched);
+          REQUIRE(at(packed, d * stride + n) == expected);
+        }
+    }
 
     const Index panels = shape::padded(depth) / shape::width, panel_stride = 5 * shape::width;
     auto in_panels = blank<A>(panels * panel_stride);
@@ -157,17 +161,19 @@ void check_packing_of_pairs(testing::random& random, Index count, Index depth) {
   CAPTURE(count, depth);
   const Index row_stride = depth + 3, pairs = (depth + 1) / 2;
   const auto rows = drawn<b16>(random, count * row_stride);
-  const Index padded = (std::min)(shape::width, shape::padded(count));
-  auto packed = blank<b16>(2 * pairs * shape::width);
-  pack_pairs_transposed(rows.data(), row_stride, count, padded, depth, packed.data());
-  for (Index c = 0; c < 2 * pairs; ++c)
-    for (Index n = 0; n < shape::width; ++n) {
-      const bool inside = n < count && c < depth;
-      REQUIRE(at(packed, 2 * (c / 2 * shape::width + n) + c % 2) == (inside ? at(rows, n * row_stride + c)
-                                                                     : n < padded
-                                                                         ? 0.0f
-                                                                         : static_cast<float>(untouched)));
-    }
+  for (const Index padded : {count, (std::min)(count + 1, Index{shape::width}), Index{shape::width}}) {
+    CAPTURE(padded);
+    auto packed = blank<b16>(2 * pairs * shape::width);
+    pack_pairs_transposed(rows.data(), row_stride, count, padded, depth, packed.data());
+    for (Index c = 0; c < 2 * pairs; ++c)
+      for (Index n = 0; n < shape::width; ++n) {
+        const bool inside = n < count && c < depth;
+        REQUIRE(at(packed, 2 * (c / 2 * shape::width + n) + c % 2) == (inside ? at(rows, n * row_stride + c)
+                                                                       : n < padded
+                                                                           ? 0.0f
+                                                                           : static_cast<float>(untouched)));
+      }
+  }
 
   const Index stride = 6;
   auto strided = blank<b16>(pairs * stride);

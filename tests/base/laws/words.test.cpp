@@ -84,6 +84,26 @@ TEST_CASE("integers of two and three words add and change their sign as bits do"
   }
 }
 
+TEST_CASE("integers of two and three words begin at zero", "[base]") {
+  CHECK(uint128{} == uint128{0, 0});
+  CHECK(uint192{} == uint192{0, 0, 0});
+}
+
+TEST_CASE("products of extents fit up to the last number, and with an extent of zero always", "[base]") {
+  using rope::detail::product_fits;
+  constexpr Index most = std::numeric_limits<Index>::max();
+  CHECK(product_fits({}));
+  CHECK(product_fits({0, most, most}));
+  CHECK(product_fits({most, most, 0}));
+  CHECK(product_fits({1, most}));
+  CHECK(product_fits({1, most, 1}));
+  CHECK_FALSE(product_fits({1, most, 2}));
+  CHECK(product_fits({most / 3, 3}));
+  CHECK_FALSE(product_fits({most / 3 + 1, 3}));
+  CHECK(product_fits({6, 7}, 42));
+  CHECK_FALSE(product_fits({6, 7}, 41));
+}
+
 TEST_CASE("products of words are sums of shifted bits", "[base]") {
   using rope::detail::multiply, rope::detail::multiply_halves, rope::detail::multiply_upper;
   const std::uint64_t seed = 191;
