@@ -171,7 +171,8 @@ class Builder:
         dropped = set()
         for block in re.split(r"\n(?=[^\n]*: (?:fatal )?error: )", said):
             for name, index in re.findall(r"include/(rope/[\w/]+\.hpp):(\d+):\d+:", block):
-                line = self.edits.pop((name, int(index) - 2), None)
+                at = [(name, int(index) - 2 + later) for later in range(3)]  # a call may go on for some lines
+                line = next((self.edits.pop(place) for place in at if place in self.edits), None)
                 if line:
                     dropped.update(k for k, _ in line)
                     break
