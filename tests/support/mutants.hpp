@@ -39,12 +39,12 @@ struct reporter {
 };
 inline const reporter at_exit;
 
-inline bool is_active(int k) {
+inline bool is_active(int k) noexcept {
   reached[k] = 1;
   return active == k;
 }
 
-constexpr bool on(int k) { return std::is_constant_evaluated() ? false : is_active(k); }
+constexpr bool on(int k) noexcept { return std::is_constant_evaluated() ? false : is_active(k); }
 
 #define ROPE_MUTANT_OPERATOR(name, OP, OTHER)                                          \
   template <int K>                                                                     \
