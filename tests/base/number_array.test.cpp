@@ -64,6 +64,7 @@ TEST_CASE("a number array is filled, multiplied and divided as a whole", "[base]
   for (const double number : array) CHECK(number == 12);
   array /= 3;
   for (const double number : array) CHECK(number == 4);
+  CHECK(number_array<double>(4).size() == 4);
   array.resize(5);
   CHECK(array.rows() == 5);
   CHECK(array.cols() == 1);
@@ -105,6 +106,8 @@ TEST_CASE("a number array without numbers has no memory, nor do its copies", "[b
     CHECK(array->data() == nullptr);
     CHECK(array->begin() == array->end());
   }
+  CHECK(none.rows() == 0);
+  CHECK(none.cols() == 0);
   CHECK(copy_of_shape.rows() == 3);
 }
 

@@ -71,6 +71,18 @@ TEST_CASE("the calling thread alone is one thread and goes through a loop in ord
   CHECK(seen == std::vector<Index>{0, 1, 2});
 }
 
+TEST_CASE("a piece of a parallel loop has at least 256 KiB", "[base]") {
+  constexpr Index least = Index{1} << 18;
+  for (const Index pieces : {1, 2, 3})
+    for (const Index bytes : {pieces * least, (pieces + 1) * least - 1}) {
+      CAPTURE(pieces, bytes);
+      std::atomic<int> runs{0}, calls{0};
+      rope::detail::parallel_pieces(counting_threads{16, runs}, 100, bytes, [&](Index, Index) { ++calls; });
+      CHECK(calls == pieces);
+      CHECK(runs == (pieces > 1 ? 1 : 0));
+    }
+}
+
 TEST_CASE("an empty loop calls nothing", "[base]") {
   std::atomic<int> runs{0};
   rope::detail::parallel_pieces(counting_threads{4, runs}, 0, Index{1} << 30, [](Index, Index) { FAIL(); });
