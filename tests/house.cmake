@@ -31,8 +31,6 @@ set(below_models ${below_attention} attention)
 set(doors
   tables/detail/table_row        # rotation turns heads by a row it computes: detail/key_turn.hpp
   tables/detail/table_view       # rotation reads rows in its inner loop
-  rotation/detail/view_checks    # what can be wrong with a view is wrong in every room above
-  rotation/detail/rotation_checks
   rotation/detail/rotation_pass  # attention, caches and block rotate what they have checked
   rotation/detail/key_turn       # caches turn stored keys
   attention/detail/attend        # caches attend to rows that they have checked
@@ -41,6 +39,9 @@ list(LENGTH doors count)
 if(count GREATER 8)
   complain("${count} doors lead into a detail/ of another room; 8 is the limit")
 endif()
+
+# The one header by which a room enters the detail/ of others; a room without one enters from any header.
+set(entrance_of_attention attention/detail/turned_tokens)
 
 # A backward pass stands beside its forward pass.
 set(forward_of_rotation/gradient rotation/rotate)
@@ -51,6 +52,10 @@ set(forward_of_block/gradient block/multi_head_attention)
 
 # Headers of base/ that users name, through any door; the others are for the rooms.
 set(public_base base/number_array base/owned_array base/parallel base/scratch)
+# Headers beside a detail/ that are for the rooms above, not for users: no door opens them.
+set(for_rooms
+  rotation/view_checks  # what can be wrong with a view is wrong in every room above
+  rotation/rotation_checks)
 
 file(GLOB_RECURSE headers RELATIVE ${root}/include/rope ${root}/include/rope/*.hpp)
 set(public_headers "")
@@ -125,11 +130,13 @@ foreach(header IN LISTS headers)
         complain("${header} includes ${included}.hpp, but ${other}/ is not below ${room}/")
       elseif(included MATCHES "/detail/" AND NOT included IN_LIST doors)
         complain("${header} includes ${included}.hpp, the detail of another room; move what both need down, or give it a door")
+      elseif(included MATCHES "/detail/" AND DEFINED entrance_of_${room} AND NOT name STREQUAL entrance_of_${room})
+        complain("${header} includes ${included}.hpp; ${room}/ enters other rooms by ${entrance_of_${room}}.hpp alone")
       endif()
     endif()
   endforeach()
 
-  if(name MATCHES "/detail/" OR (room STREQUAL "base" AND NOT name IN_LIST public_base))
+  if(name MATCHES "/detail/" OR name IN_LIST for_rooms OR (room STREQUAL "base" AND NOT name IN_LIST public_base))
     continue()
   endif()
   list(APPEND public_headers ${name})
@@ -172,6 +179,8 @@ foreach(room IN LISTS rooms)
       complain("${room}.hpp includes ${included}.hpp, but ${other}/ is not below ${room}/")
     elseif(included MATCHES "/detail/")
       complain("${room}.hpp includes ${included}.hpp; a door shows no detail/")
+    elseif(included IN_LIST for_rooms)
+      complain("${room}.hpp includes ${included}.hpp, which is for the rooms; a door shows what users name")
     endif()
   endforeach()
 endforeach()

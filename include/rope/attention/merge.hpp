@@ -15,8 +15,8 @@
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 
 /// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
 /// threads, machines or blocks of a cache.

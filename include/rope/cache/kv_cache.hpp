@@ -13,10 +13,10 @@
 #include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
+#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 

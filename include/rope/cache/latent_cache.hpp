@@ -12,9 +12,9 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>

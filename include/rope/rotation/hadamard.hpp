@@ -15,8 +15,8 @@
 #include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 
 /// Outliers among the channels of a head, spread over all of them before heads are rounded to few bits.
 

@@ -14,9 +14,9 @@
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 
 /// The backward pass of `normalize_heads`.
 

@@ -14,8 +14,8 @@
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 
 /// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
 /// sharpens it again. They scale queries, rotated or not; keys stay as they are.

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
+#include <rope/attention/detail/turned_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/rotation_checks.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
@@ -80,11 +80,8 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   T* memory = workspace<rotated_copies, T>(q.size() + k.size());
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  // A table without rows serves a call in which no query sees a key.
-  if (query_table.table().rows() > 0)
-    rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
-  if (key_table.table().rows() > 0)
-    rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
+  rotate_where_seen<Layout>(q, rotated_q, query_table, query_positions, threads);
+  rotate_where_seen<Layout>(k, rotated_k, key_table, key_positions, threads);
   return {rotated_q, rotated_k};
 }
 
@@ -94,12 +91,10 @@ void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
                            const Threads& threads) {
   const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  if (query_table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.table().first()},
-                                threads, way_back::transpose);
-  if (key_table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.table().first()}, threads,
-                                way_back::transpose);
+  const attending_queries query_positions = {rule, query_table.table().first()};
+  const attended_keys key_positions = {rule, key_table.table().first()};
+  rotate_gradient_where_seen<Layout>(d_q, query_table, query_positions, threads);
+  rotate_gradient_where_seen<Layout>(d_k, key_table, key_positions, threads);
 }
 
 }  // namespace detail

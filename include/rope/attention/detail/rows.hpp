@@ -10,6 +10,7 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/token_scales.hpp>
 #include <rope/attention/detail/token_source.hpp>
+#include <rope/attention/detail/turned_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/simd/infinities.hpp>
@@ -17,7 +18,6 @@
 #include <rope/base/simd/wide_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
-#include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
@@ -111,17 +111,6 @@ struct row_buffers {
   T* turned;
   arithmetic<T>* wide;
 };
-
-/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
-/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
-template <class Layout, class Tokens, class T, class S, class Source>
-void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const placed_table<S>& table, const Source& positions, T* to) {
-  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
-                                   x.head_dim,           0, x.token_stride, x.head_stride};
-  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
-}
 
 /// Whether the channels of these keys or values are numbers.
 ///

@@ -16,11 +16,11 @@
 #include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 

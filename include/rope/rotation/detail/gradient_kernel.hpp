@@ -12,9 +12,9 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/rotation_checks.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#ifndef ROPE_ROTATION_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_ROTATION_CHECKS_HPP
 
 #include <cstdint>
 #include <limits>
@@ -10,8 +10,8 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/layout_check.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
@@ -96,4 +96,4 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#endif  // ROPE_ROTATION_ROTATION_CHECKS_HPP

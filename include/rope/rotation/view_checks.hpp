@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#ifndef ROPE_ROTATION_VIEW_CHECKS_HPP
+#define ROPE_ROTATION_VIEW_CHECKS_HPP
 
 #include <functional>  // std::less
 #include <utility>     // std::pair
@@ -104,4 +104,4 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#endif  // ROPE_ROTATION_VIEW_CHECKS_HPP
