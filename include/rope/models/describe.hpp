@@ -4,9 +4,11 @@
 
 #include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
 #include <cmath>
+#include <concepts>  // std::derived_from
 #include <cstddef>
 #include <numbers>
 #include <string>
+#include <type_traits>  // std::type_identity_t
 #include <vector>
 
 #include <rope/base/exact.hpp>
@@ -20,7 +22,7 @@
 #include <rope/models/model_rope.hpp>
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ.
+/// differ. Templates, so that programs which do not call them do not compile them.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -45,12 +47,13 @@ struct pair_census {
          longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
 };
 
-inline pair_census pair_census_of(const layer_group& group) {
+template <class Census = pair_census>
+Census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
   const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
-  pair_census result;
+  Census result;
   bool first = true;
   for (Index i = 0; i < group.frequencies.pairs(); ++i) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
@@ -81,15 +84,16 @@ inline pair_census pair_census_of(const layer_group& group) {
 
 namespace detail {
 
-inline std::string line(const std::string& label, const std::string& text) {
+template <class Text>
+std::string line(const std::string& label, const Text& text) {
   std::string padded = "  " + label;
   padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
   return padded + text + "\n";
 }
 
 /// "29 kept: 0 to 28"; without the range if other pairs lie between.
-inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
-                            const std::string& what) {
+template <class Census>
+std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
   std::string text = std::to_string(count) + " " + what;
   if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
@@ -97,7 +101,8 @@ inline std::string pairs_of(const pair_census& pairs, pair_change change, Index 
   return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
 }
 
-inline std::string pairs_text(const pair_census& pairs) {
+template <class Census>
+std::string pairs_text(const Census& pairs) {
   const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
                              digits(pairs.largest_divisor) + ")";
   std::string text;
@@ -117,17 +122,19 @@ struct view_distance {
   const char* name = "";
 };
 
-inline view_distance distance_of(const model_rope& model, const layer_group& group) {
+template <class Model, class Group>
+view_distance distance_of(const Model& model, const Group& group) {
   if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
     return {model.sliding_window, "the sliding window"};
   return {model.max_position, "the longest context"};
 }
 
-inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
+template <class Group, class Census>
+std::string wavelengths_text(const Group& group, const Census& pairs) {
   if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
   std::string text =
       digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
-  if (pairs.kept < group.frequencies.pairs()) {
+  if (group.frequencies.pairs() > pairs.kept) {
     const frequencies original(group.rotary_dim(), group.base);
     text += " (by the base alone: to " +
             digits(2 * std::numbers::pi / original.inv_freq(original.pairs() - 1, 0)) + ")";
@@ -142,9 +149,10 @@ inline bool any_turns_back(const frequencies& of) {
   return false;
 }
 
-inline std::string describe_group(const layer_group& group, const view_distance& distance) {
+template <class Group>
+std::string describe_group(const Group& group, const view_distance& distance) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
-  const pair_census pairs = pair_census_of(group);
+  const auto pairs = pair_census_of(group);
   std::string text;
   text += line("layout", name_of(group.layout));
   text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
@@ -187,10 +195,14 @@ inline std::string describe_group(const layer_group& group, const view_distance&
 }  // namespace detail
 
 /// Every number the group was made of and that was derived from it, one a line.
-inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
+template <std::derived_from<layer_group> Group>
+std::string describe(const Group& group) {
+  return detail::describe_group(group, {});
+}
 
 /// The whole model: what holds for all layers, how each attends, each group, and the warnings.
-inline std::string describe(const model_rope& model) {
+template <std::derived_from<model_rope> Model>
+std::string describe(const Model& model) {
   using detail::digits, detail::line;
   std::string text = model.architecture + " (" + model.source + ")\n";
   if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
@@ -221,23 +233,24 @@ inline std::string describe(const model_rope& model) {
 /// know are passed over.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
-inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,
-                                               double tolerance = 1e-6) {
+template <class Model = model_rope>
+std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
+                                        const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
-  const auto missing = [&](const model_rope& one, const model_rope& other) {
+  const auto missing = [&](const Model& one, const Model& other) {
     for (const layer_group& group : one.groups)
       if (!group.layer_type.empty() && !other.group(group.layer_type))
         found.push_back(group.layer_type + " layers exist in " + one.source + " only");
   };
   missing(a, b);
   missing(b, a);
-  const auto without = [](const model_rope& model) {
+  const auto without = [](const Model& model) {
     return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
   };
   if (a.layers_without_rope != b.layers_without_rope)
     found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
                     " in " + b.source);
-  if (!detail::same_query_scaling(a, b, tolerance))
+  if (!detail::same_query_scaling<Model>(a, b, tolerance))
     found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
                     detail::query_scaling_text(b) + " in " + b.source);
   for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
@@ -251,7 +264,7 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
     for (const layer_group& y : b.groups) {
       if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
       const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
-      const detail::group_comparison group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
+      const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
       group.layouts(x.layout, y.layout);
       group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
       group.number("first rotated channel", static_cast<double>(x.first_channel),

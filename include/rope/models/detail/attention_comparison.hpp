@@ -18,7 +18,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
-inline std::vector<std::string> window_differences(const model_rope& a, const model_rope& b) {
+template <class Model>
+std::vector<std::string> window_differences(const Model& a, const Model& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
   // One window is that of every layer.
   const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
@@ -52,14 +53,15 @@ inline std::vector<std::string> window_differences(const model_rope& a, const mo
 }
 
 /// Windows, causality and learned sinks.
-inline std::vector<std::string> attention_differences(const model_rope& a, const model_rope& b) {
-  std::vector<std::string> texts = window_differences(a, b);
+template <class Model>
+std::vector<std::string> attention_differences(const Model& a, const Model& b) {
+  auto texts = window_differences(a, b);
   if (a.causal != b.causal) {
-    const model_rope &causal = a.causal ? a : b, &other = a.causal ? b : a;
+    const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
     texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
   }
   if (a.sink_logits != b.sink_logits) {
-    const model_rope &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
+    const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
     texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
                     without.source);
   }

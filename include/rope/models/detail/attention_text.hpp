@@ -20,7 +20,8 @@ namespace detail {
 /// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
 ///
 /// \param layers  in increasing order
-inline std::string layers_text(const std::vector<Index>& layers) {
+template <class Layers>
+std::string layers_text(const Layers& layers) {
   const std::size_t count = layers.size();
   const Index step = count > 1 ? layers[1] - layers[0] : 1;
   bool even = step > 1 && count > 3;
@@ -44,7 +45,8 @@ inline std::string window_text(Index window) {
 }
 
 /// One sentence for each window that there is, the most frequent last.
-inline std::vector<std::string> windows_texts(const std::vector<Index>& windows) {
+template <class Windows>
+std::vector<std::string> windows_texts(const Windows& windows) {
   struct alike {
     Index window;
     std::vector<Index> layers;
@@ -58,7 +60,7 @@ inline std::vector<std::string> windows_texts(const std::vector<Index>& windows)
   }
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<Index, Index>> order;  // layers, and where they stand in `all`
+  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and where they stand in `all`
   for (const alike& a : all)
     order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
   std::sort(order.data(), order.data() + order.size());

@@ -43,8 +43,9 @@ inline const char* order_of_axes(const layer_group& group) {
 }
 
 /// Collects the differences of one group, each with both numbers.
+template <class Model>
 struct group_comparison {
-  const model_rope &a, &b;
+  const Model &a, &b;
   std::string where;
   double tolerance;
   std::vector<std::string>& found;
@@ -61,7 +62,7 @@ struct group_comparison {
     if (x == y) return;
     // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
     // only for GLM-4V, as the M-RoPE of ggml turns halves.
-    const auto permuted = [](const model_rope& from, layout_kind of_from, const model_rope& to) {
+    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
       return from.source == "Hugging Face" && to.source == "GGUF" &&
              (of_from == layout_kind::half_split || to.architecture == "glm4");
     };

@@ -33,7 +33,8 @@ inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
 }
 
 /// How its heads are rotated.
-inline std::string text_of(const indexer_rotation& indexer) {
+template <class Indexer>
+std::string text_of(const Indexer& indexer) {
   return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
          std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";

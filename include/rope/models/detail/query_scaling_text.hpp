@@ -22,7 +22,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The rule as a formula of the position p.
-inline std::string formula_of(const query_scaling& scaling) {
+template <class Scaling>
+std::string formula_of(const Scaling& scaling) {
   if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
     return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
   if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
@@ -34,7 +35,8 @@ inline std::string formula_of(const query_scaling& scaling) {
 }
 
 /// The rule and its layers.
-inline std::string query_scaling_text(const model_rope& model) {
+template <class Model>
+std::string query_scaling_text(const Model& model) {
   switch (model.scaled) {
     case scaled_queries::none:
       break;
@@ -49,10 +51,11 @@ inline std::string query_scaling_text(const model_rope& model) {
 }
 
 /// Whether both multiply the queries of the same layers by the same factors.
-inline bool same_query_scaling(const model_rope& a, const model_rope& b, double tolerance) {
+template <class Model>
+bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;
   if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const query_scaling& scaling) -> std::vector<double> {
+  const auto numbers = [](const auto& scaling) -> std::vector<double> {
     if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
     if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
       return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
