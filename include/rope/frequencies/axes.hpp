@@ -62,6 +62,31 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   return sum;
 }
 
+/// `axial` of `count` blocks, `step` apart; 0: all are the first.
+inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
+  if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
+  const double factor = blocks->attention_factor();
+  Index pairs = 0, axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    if (!equal(block.attention_factor(), factor))
+      ROPE_THROW(std::invalid_argument, message("axial: all blocks must have the same attention_factor, got ",
+                                                factor, " and ", block.attention_factor()));
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  number_array<double> inv_freq(pairs, axes, 0.0);
+  pairs = axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(std::move(inv_freq), factor);
+}
+
 }  // namespace detail
 
 /// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
@@ -77,26 +102,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
 ///          video_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
-  if (blocks.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
-  Index pairs = 0, axes = 0;
-  for (const frequencies& block : blocks) {
-    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("axial: all blocks must have the same attention_factor, got ",
-                                 blocks.front().attention_factor(), " and ", block.attention_factor()));
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  number_array<double> inv_freq(pairs, axes, 0.0);
-  pairs = axes = 0;
-  for (const frequencies& block : blocks) {
-    for (Index a = 0; a < block.axes(); ++a)
-      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  return frequencies::custom(std::move(inv_freq), blocks.front().attention_factor());
+  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
 }
 
 /// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
@@ -107,7 +113,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0)
     ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
-  return axial(std::vector<frequencies>(static_cast<std::size_t>(axes), block));
+  return detail::axial_of(&block, axes, 0);
 }
 
 /// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
@@ -141,11 +147,12 @@ struct axis_assignment {
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
-  axis_assignment assignment{{}, static_cast<Index>(sections.size())};
-  assignment.axis_of_pair.reserve(static_cast<std::size_t>(pairs));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(sections.size())};
+  std::size_t pair = 0;
   for (Index axis = 0; axis < assignment.axes; ++axis)
-    assignment.axis_of_pair.insert(assignment.axis_of_pair.end(),
-                                   static_cast<std::size_t>(sections[static_cast<std::size_t>(axis)]), axis);
+    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
+      assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
 

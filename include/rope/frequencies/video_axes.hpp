@@ -115,9 +115,10 @@ struct cosmos_axis_scaling {
 inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
                                       double base = 10000.0) {
   const std::vector<Index> widths = video_widths(head_dim);
-  return axial({frequencies(widths[0], base, detail::cosmos_axis_scaling{stretch.time}),
-                frequencies(widths[1], base, detail::cosmos_axis_scaling{stretch.height}),
-                frequencies(widths[2], base, detail::cosmos_axis_scaling{stretch.width})});
+  const frequencies blocks[] = {{widths[0], base, detail::cosmos_axis_scaling{stretch.time}},
+                                {widths[1], base, detail::cosmos_axis_scaling{stretch.height}},
+                                {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
+  return detail::axial_of(blocks, 3, 1);
 }
 
 /// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels

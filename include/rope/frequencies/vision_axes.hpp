@@ -82,7 +82,8 @@ inline frequencies width_first(const frequencies& height_first) {
 inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("pixtral_frequencies", head_dim);
   const frequencies schedule(head_dim, base);
-  return axial({every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)});
+  const frequencies sides[] = {every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)};
+  return detail::axial_of(sides, 2, 1);
 }
 
 /// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,

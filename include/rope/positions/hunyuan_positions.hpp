@@ -15,6 +15,44 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// hunyuan_vl_positions of runs whose type is a parameter: no program compiles their variant without a call.
+template <class Integer, class Runs>
+prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
+  tokens_of_prompt(function, runs);
+  Runs with_ends = runs;  // of rows
+  for (auto& run : with_ends)
+    if (auto* image = std::get_if<vision_run>(&run)) {
+      if (image->frames > 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": an image must be one frame, got ", image->frames));
+      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
+    }
+  const Index tokens = tokens_of_prompt(function, with_ends);
+  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
+  Index token = 0, images = 0;
+  for (const auto& run : with_ends) {
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      token += text->tokens;
+      continue;
+    }
+    const vision_run& image = *std::get_if<vision_run>(&run);
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = column;
+        prompt.coordinates(token, axes - 2) = row;
+        prompt.coordinates(token, axes - 1) = images;
+      }
+    ++images;
+  }
+  return prompt;
+}
+
+}  // namespace detail
 
 /// Four coordinates a token, (position, width, height, image), or the last three, as many as the model has
 /// sections. Text has its index in the prompt on all of them. An image starts over:
@@ -41,36 +79,7 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
   if (axes != 3 && axes != 4)
     ROPE_THROW(std::invalid_argument,
                detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
-  detail::tokens_of_prompt("hunyuan_vl_positions", runs);
-  std::vector<prompt_run> with_ends = runs;  // of rows
-  for (prompt_run& run : with_ends)
-    if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("hunyuan_vl_positions: an image must be one frame, got ", image->frames));
-      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
-    }
-  const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
-  for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
-  Index token = 0, images = 0;
-  for (const prompt_run& run : with_ends) {
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      token += text->tokens;
-      continue;
-    }
-    const vision_run& image = *std::get_if<vision_run>(&run);
-    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
-    for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = column;
-        prompt.coordinates(token, axes - 2) = row;
-        prompt.coordinates(token, axes - 1) = images;
-      }
-    ++images;
-  }
-  return prompt;
+  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
 }
 
 }  // namespace ROPE_ABI

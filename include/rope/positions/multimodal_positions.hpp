@@ -63,13 +63,13 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
 /// \param text_tokens  [frames], tokens of text before each frame
 ///
 /// Throws:  std::invalid_argument unless there is one count per frame
-inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
-                                                      const std::vector<Index>& text_tokens) {
+template <class Run = prompt_run>
+std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
   if (static_cast<Index>(text_tokens.size()) != video.frames)
     ROPE_THROW(std::invalid_argument,
                detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
                                video.frames, ", got ", text_tokens.size()));
-  std::vector<prompt_run> runs;
+  std::vector<Run> runs;
   for (const Index tokens : text_tokens) {
     runs.push_back(text_run{tokens});
     runs.push_back(vision_run{1, video.height, video.width});
@@ -119,52 +119,63 @@ inline bool is_within_2_53(double x) {
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
+/// So that the table of coordinates has a size.
+inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+
+/// The tokens of a run and of those before it.
+inline Index with_tokens_before(const char* function, Index before, Index tokens) {
+  if (tokens > most_tokens_of_prompt - before)
+    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+  return before + tokens;
+}
+
+/// Checks a run and returns the number of its tokens.
+inline Index tokens_of_run(const char* function, const text_run& text) {
+  if (text.tokens < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the tokens of a run must not be negative, got ", text.tokens));
+  return text.tokens;
+}
+inline Index tokens_of_run(const char* function, const vision_run& vision) {
+  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a run must not be negative, got [",
+                                              vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                vision.frame_step, " for ", vision.frames, " frames"));
+  Index tokens = vision.frames;
+  for (const Index extent : {vision.height, vision.width}) {
+    if (extent > 0 && tokens > most_tokens_of_prompt / extent)
+      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+    tokens *= extent;
+  }
+  return tokens;
+}
+
 /// Checks every run and returns the number of tokens.
-inline Index tokens_of_prompt(const char* function, const std::vector<prompt_run>& runs) {
-  constexpr Index most =
-      (std::numeric_limits<Index>::max)() / 64;  // so that the table of coordinates has a size
+template <class Runs>
+Index tokens_of_prompt(const char* function, const Runs& runs) {
   Index total = 0;
-  for (const prompt_run& run : runs) {
-    Index tokens = 0;
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      if (text->tokens < 0)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the tokens of a run must not be negative, got ", text->tokens));
-      tokens = text->tokens;
-    } else {
-      const vision_run& vision = *std::get_if<vision_run>(&run);
-      if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the extents of a run must not be negative, got [", vision.frames,
-                           ", ", vision.height, ", ", vision.width, "]"));
-      if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-          !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-        ROPE_THROW(
-            std::invalid_argument,
-            message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                    vision.frame_step, " for ", vision.frames, " frames"));
-      tokens = vision.frames;
-      for (const Index extent : {vision.height, vision.width}) {
-        if (extent > 0 && tokens > most / extent)
-          ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
-        tokens *= extent;
-      }
-    }
-    if (tokens > most - total)
-      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
-    total += tokens;
+  for (const auto& run : runs) {
+    const auto* text = std::get_if<text_run>(&run);
+    total = with_tokens_before(
+        function, total,
+        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
   }
   return total;
 }
 
 /// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
 /// and `after(start, run)` the position that follows the run.
-template <class Scalar, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<prompt_run>& runs, Scalar start,
-                                     const Place& place, const After& after) {
+template <class Scalar, class Runs, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
+                                     const After& after) {
   prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
   Index token = 0;
-  for (const prompt_run& run : runs) {
+  for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(prompt.next)))
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));

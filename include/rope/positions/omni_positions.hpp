@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::max
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -71,30 +70,34 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
   return i;
 }
 
+inline Index tokens_of_run(const char* function, const sounding_video_run& run) {
+  const Index video = tokens_of_run(function, run.video);
+  const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
+  return with_tokens_before(function, both, 4);  // two open it, two close it
+}
+
 /// Checks every run and returns the number of tokens.
-inline Index tokens_of_omni_prompt(const char* function, const std::vector<omni_run>& runs) {
-  constexpr Index most = (std::numeric_limits<Index>::max)() / 64;
+template <class Runs>
+Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   Index total = 0;
-  for (const omni_run& run : runs) {
-    Index tokens = 0;
-    if (const auto* text = std::get_if<text_run>(&run)) tokens = tokens_of_prompt(function, {*text});
-    if (const auto* vision = std::get_if<vision_run>(&run)) tokens = tokens_of_prompt(function, {*vision});
-    if (const auto* both = std::get_if<sounding_video_run>(&run))
-      tokens = tokens_of_prompt(function, {both->video, text_run{both->audio_tokens}, text_run{4}});
-    if (tokens > most - total)
-      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
-    total += tokens;
+  for (const auto& run : runs) {
+    const auto add = [&](const auto* piece) {
+      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
+    };
+    add(std::get_if<text_run>(&run));
+    add(std::get_if<vision_run>(&run));
+    add(std::get_if<sounding_video_run>(&run));
   }
   return total;
 }
 
 /// Walks over the runs. `both(walk, run)` places a sounding video and moves on walk.prompt.next.
-template <class Scalar, class Both>
-prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vector<omni_run>& runs,
-                                          Scalar start, const Both& both) {
+template <class Scalar, class Runs, class Both>
+prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
+                                          const Both& both) {
   omni_prompt<Scalar> walk{{{tokens_of_omni_prompt(function, runs), 3}, start}};
   Scalar& next = walk.prompt.next;
-  for (const omni_run& run : runs) {
+  for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(next)))
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position must be at most 2^53 in magnitude, got ", next));
