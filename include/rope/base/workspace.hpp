@@ -3,6 +3,7 @@
 #define ROPE_BASE_WORKSPACE_HPP
 
 #include <cstddef>
+#include <type_traits>
 
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
@@ -16,24 +17,31 @@ namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
 class scratch_piece {
  public:
+  scratch_piece() : next_(first()) { first() = this; }
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
-
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
-  }
-
- protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
-  ///                 file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
-    first() = this;
-  }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
+    release();
     scratch_piece** at = &first();
     while (*at != this) at = &(*at)->next_;
     *at = next_;
+  }
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    if (count > static_cast<std::size_t>(-1) / size)
+      ROPE_THROW(std::length_error, "rope: scratch larger than the address space was asked for");
+    if (bytes_ < count * size) {
+      release();
+      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      bytes_ = count * size;
+    }
+    return memory_;
   }
 
  private:
@@ -41,35 +49,28 @@ class scratch_piece {
     thread_local scratch_piece* piece = nullptr;
     return piece;
   }
-
-  void (*release_)(scratch_piece&);
-  scratch_piece* next_;
-};
-
-template <class T>
-class scratch_memory : scratch_piece {
- public:
-  scratch_memory()
-      : scratch_piece(
-            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
-
-  T* at_least(std::size_t count) {
-    if (memory_.size() < count) memory_ = storage<T>(count);
-    return memory_.data();
+  void release() {
+    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    memory_ = nullptr;
+    bytes_ = 0;
   }
 
- private:
-  storage<T> memory_;
+  unsigned char* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
 };
 
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
 /// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam T     of no constructor or destructor that must run: the memory is bytes, so that there need be no
+///               container of every T
 template <class User, class T>
 T* workspace(Index count) {
-  thread_local scratch_memory<T> memory;
-  return memory.at_least(static_cast<std::size_t>(count));
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+  thread_local scratch_piece memory;
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include <algorithm>  // std::min, std::max, std::fill
 #include <atomic>
 #include <cstddef>
+#include <new>  // placement
 #include <span>
 #include <utility>  // std::swap
 
@@ -144,7 +145,7 @@ class attention_gradient_tasks {
     const Index tasks = heads * blocks_, side_by_side = heads_side_by_side(available_threads(threads));
     struct places {};
     auto* tiles = workspace<places, std::atomic<Index>>(tasks);
-    for (Index task = 0; task < tasks; ++task) tiles[task].store(0, std::memory_order_relaxed);
+    for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
     const Index work =
         tokens_ * tape_.group() * tape_.k.tokens * (3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
     parallel_tasks(threads, tasks, work, [&](Index task) {
