@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
@@ -66,13 +67,13 @@ class model_tables {
   ///
   /// Throws:  std::out_of_range if the model does not say of which type the layer is
   std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return std::nullopt;
+    if (detail::contains(without_, layer)) return std::nullopt;
     if (layer >= 0 && group_of_layer_.empty() && place_of_group_.size() == 1) return of_group(0);
     if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
         group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
       ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
                                                     " rotates; it has ", group_of_layer_.size(), " layers"));
-    return of_group(static_cast<Index>(group_of_layer_[static_cast<std::size_t>(layer)]));
+    return of_group(group_of_layer_[static_cast<std::size_t>(layer)]);
   }
 
   /// The table of a group of layers, by its number in model_rope::groups, placed as above.
@@ -87,7 +88,7 @@ class model_tables {
   }
 
  private:
-  static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
+  static constexpr Index unknown = -1;
   struct place {
     std::size_t table;
     Index first_channel;
@@ -100,7 +101,7 @@ class model_tables {
     for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
       const layer_group* group =
           model.groups.size() == 1 ? &model.groups.front() : model.group(model.layers[layer]);
-      group_of_layer_.push_back(group ? static_cast<std::size_t>(group - model.groups.data()) : unknown);
+      group_of_layer_.push_back(group ? detail::to_index(group - model.groups.data()) : unknown);
     }
   }
 
@@ -124,7 +125,7 @@ class model_tables {
   }
 
   std::vector<Index> without_;
-  std::vector<std::size_t> group_of_layer_;  // empty if the model does not name the types of its layers
+  std::vector<Index> group_of_layer_;  // empty if the model does not name the types of its layers
   std::vector<place> place_of_group_;
   std::vector<frequency_table<S>> tables_;
 };

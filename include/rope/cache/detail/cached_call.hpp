@@ -13,6 +13,7 @@
 #include <rope/attention/quantized_attention.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/cache/detail/cached_options.hpp>
@@ -259,8 +260,7 @@ class cached_call {
   attention_options options_by_rank(const call_part& part, Index i) const {
     attention_options options = options_of(options_, part);
     if (!options.log_sum_exp.empty())
-      options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * part.heads),
-                                                        static_cast<std::size_t>(part.heads));
+      options.log_sum_exp = part_of(options.log_sum_exp, i * part.heads, part.heads);
     options.causal = false;
     options.window = 0;
     options.sinks = 0;

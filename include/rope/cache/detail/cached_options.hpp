@@ -10,6 +10,7 @@
 #include <rope/attention/detail/attend.hpp>  // visibility
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -254,12 +255,10 @@ Options options_of(Options options, const call_part& part) {
   options.bias = scores_of(options.bias, part);
   options.mask = scores_of(options.mask, part);
   if (!options.sink_logits.empty())
-    options.sink_logits = options.sink_logits.subspan(static_cast<std::size_t>(part.first_head),
-                                                      static_cast<std::size_t>(part.heads));
+    options.sink_logits = part_of(options.sink_logits, part.first_head, part.heads);
   if (!options.log_sum_exp.empty())
     options.log_sum_exp =
-        options.log_sum_exp.subspan(static_cast<std::size_t>(part.b * part.all_queries * part.heads),
-                                    static_cast<std::size_t>(part.queries * part.heads));
+        part_of(options.log_sum_exp, part.b * part.all_queries * part.heads, part.queries * part.heads);
   return options;
 }
 

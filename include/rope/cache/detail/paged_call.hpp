@@ -11,6 +11,7 @@
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
@@ -68,10 +69,9 @@ class paged_call {
       }
       options.key_counts = {counts, static_cast<std::size_t>(alike)};
       if (!options_.log_sum_exp.empty())
-        options.log_sum_exp = options_.log_sum_exp.subspan(
-            static_cast<std::size_t>((options_.query_offsets.empty() ? s * queries : newest_.first(s)) *
-                                     heads),
-            static_cast<std::size_t>(alike * queries * heads));
+        options.log_sum_exp = part_of(
+            options_.log_sum_exp, (options_.query_offsets.empty() ? s * queries : newest_.first(s)) * heads,
+            alike * queries * heads);
       const visibility rules(options, {alike, queries, longest, heads, q_.head_dim});
       attend_rows(s, newest_.rows(q_, s, alike), newest_.rows(out_, s, alike), longest, rules);
     }

@@ -2,13 +2,13 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
-#include <algorithm>  // std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
@@ -227,8 +227,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
-  std::sort(without.begin(), without.end());
-  without.erase(std::unique(without.begin(), without.end()), without.end());
+  sort_distinct(without);
   return without;
 }
 

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::count_if, std::find
+#include <algorithm>  // std::count_if
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_group.hpp>
@@ -134,7 +135,7 @@ class hugging_face_groups {
     const std::string path = text_.path() + "rope_scaling.";
     std::vector<std::string> types;
     for (const std::string& type : model_.layers)
-      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+      if (!contains(types, type)) types.push_back(type);
     for (const std::string& type : types) {
       check_name(type, text_.path() + "layer_types");
       group_terms terms;
@@ -182,9 +183,8 @@ class hugging_face_groups {
     for (std::size_t i = 0; i < bases->size(); ++i) {
       const std::pair<std::string, double> kind(layers[i], (*bases)[i]);
       if (detail::equal(kind.second, 0)) continue;
-      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
-      if (std::find(distinct.begin(), distinct.end(), kind.second) == distinct.end())
-        distinct.push_back(kind.second);
+      if (!contains(kinds, kind)) kinds.push_back(kind);
+      if (!contains(distinct, kind.second)) distinct.push_back(kind.second);
     }
     if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
     if (distinct.size() == 1) {
@@ -219,8 +219,7 @@ class hugging_face_groups {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
       if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
-    std::sort(without.begin(), without.end());
-    without.erase(std::unique(without.begin(), without.end()), without.end());
+    sort_distinct(without);
   }
 
   /// rope_parameters with one dictionary per layer type; null for a type whose layers do not turn.

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::none_of, std::sort, std::unique
+#include <algorithm>  // std::binary_search, std::none_of
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_groups.hpp>
@@ -159,8 +160,7 @@ class hugging_face_importer {
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
       if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)))
         types.push_back(model_.layers[i]);
-    std::sort(types.begin(), types.end());
-    types.erase(std::unique(types.begin(), types.end()), types.end());
+    sort_distinct(types);
     constexpr std::size_t most = 4;  // names in the warning
     std::string names;
     std::size_t unknown = 0;

@@ -2,7 +2,6 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
-#include <algorithm>  // std::count, std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
@@ -119,8 +119,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
     add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
   }
-  if (defaults.architecture == "olmohybrid" &&
-      std::count(types.begin(), types.end(), defaults.full_type) == 0)
+  if (defaults.architecture == "olmohybrid" && !contains(types, defaults.full_type))
     types.back() = defaults.full_type;
   return types;
 }
@@ -196,8 +195,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
       without.push_back(static_cast<Index>(i));
   }
   // Both rules may have named a layer.
-  std::sort(without.begin(), without.end());
-  without.erase(std::unique(without.begin(), without.end()), without.end());
+  sort_distinct(without);
   return without;
 }
 

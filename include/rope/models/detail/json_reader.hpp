@@ -2,13 +2,13 @@
 #ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
 #define ROPE_MODELS_DETAIL_JSON_READER_HPP
 
-#include <algorithm>  // std::find
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -31,14 +31,12 @@ class json_reader {
 
   /// Reads these keys as if they were not there.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(const std::string& key) const {
-    return std::find(hidden_.begin(), hidden_.end(), key) != hidden_.end();
-  }
+  bool hides(const std::string& key) const { return contains(hidden_, key); }
 
   /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
   const J* find(const char* key) {
     if (hides(key)) return nullptr;
-    if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
+    if (!contains(asked_, key)) asked_.emplace_back(key);
     const std::string name = key;
     if (!object_ || !object_->contains(name)) return nullptr;
     const J& value = object_->at(name);
@@ -136,8 +134,7 @@ class json_reader {
   void each_unasked(const F& with) const {
     if (!object_) return;
     for (const auto& item : object_->items())
-      if (!item.value().is_null() && std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
-        with(item.key(), item.value());
+      if (!item.value().is_null() && !contains(asked_, item.key())) with(item.key(), item.value());
   }
   std::vector<std::string> unasked() const {
     std::vector<std::string> keys;

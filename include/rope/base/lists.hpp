@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+
+#include <algorithm>  // std::find, std::sort, std::unique
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <rope/config.hpp>
+
+/// Small steps with lists. Those of the standard library are constexpr, and a compiler instantiates what is
+/// constexpr where it is named, even in a template that nobody uses: these it does where they are called.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+/// Increasing, each element once.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_LISTS_HPP
