@@ -94,7 +94,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   /// Those of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
-    return tokens_.coordinates().of(row, rows().size(row));
+    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
   }
   /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }

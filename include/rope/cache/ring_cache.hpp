@@ -106,7 +106,10 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   /// As in kv_cache: how many coordinates tokens have, those in the slots of order(b), [slots, axes], and
   /// those of text to come.
   Index axes() const { return coordinates_.rows().axes(); }
-  auto coordinates(Index b) const { return coordinates_.rows().of(rows_.checked(b), rows_.used(b)); }
+  auto coordinates(Index b) const {
+    using map = detail::coordinate_map<T>;
+    return coordinates_.rows().template of<map>(rows_.checked(b), rows_.used(b));
+  }
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
   }

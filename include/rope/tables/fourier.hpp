@@ -13,8 +13,7 @@
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
-#include <rope/base/storage.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>
@@ -87,8 +86,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                  Last last) {
   static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
                 "fourier_table: mixtures are float or double");
-  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
-                            to_sin = sin_mix.derived().template cast<double>();
+  const number_array<double> to_cos = cos_mix.derived().template cast<double>(),
+                             to_sin = sin_mix.derived().template cast<double>();
   const Index count = kept.pairs(), mixed = to_cos.cols();
   detail::check_same_shape("fourier_table", to_cos, to_sin);
   if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
@@ -100,21 +99,21 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
   detail::range_phases phases(kept, start);
-  detail::storage<double> cos(static_cast<std::size_t>(count)), sin(cos.size());
+  number_array<double> cos(count), sin(count);
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
                                          rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
                                            const detail::phase_row& row = phases.next();
                                            for (Index j = 0; j < count; ++j) {
                                              const cos_sin value =
                                                  cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-                                             cos[static_cast<std::size_t>(j)] = value.cos;
-                                             sin[static_cast<std::size_t>(j)] = value.sin;
+                                             cos(j) = value.cos;
+                                             sin(j) = value.sin;
                                            }
                                            for (Index d = 0; d < pairs; ++d) {
                                              double cos_sum = 0, sin_sum = 0;
                                              for (Index j = 0; j < count && d < mixed; ++j) {
-                                               cos_sum += cos[static_cast<std::size_t>(j)] * to_cos(j, d);
-                                               sin_sum += sin[static_cast<std::size_t>(j)] * to_sin(j, d);
+                                               cos_sum += cos(j) * to_cos(j, d);
+                                               sin_sum += sin(j) * to_sin(j, d);
                                              }
                                              cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
                                              sin_row[d] = detail::entry_of<S>(m * sin_sum);

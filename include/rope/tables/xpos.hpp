@@ -142,7 +142,10 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  typename frequency_table<S>::double_map rates() const { return growth_.rates.map(); }
+  template <class Map = typename frequency_table<S>::double_map>
+  Map rates() const {
+    return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
+  }
 
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {

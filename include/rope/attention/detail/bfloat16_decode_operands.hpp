@@ -119,9 +119,10 @@ class bfloat16_decode_operands {
       }
       std::fill_n(visible_sums_, channels, 0.0f);
       value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
-      channels_map<float> of_row(sums + r * channels, channels);
+      using sum = arithmetic<typename call_type::stored>;
+      channels_map<sum> of_row(sums + r * channels, channels);
       if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
-      of_row += const_channels_map<float>(visible_sums_, channels);
+      of_row += const_channels_map<sum>(visible_sums_, channels);
     }
   }
 

@@ -96,7 +96,7 @@ class visibility {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
     const auto offsets = key_offsets();
-    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
+    return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
   }
 
   /// The positions of all queries that see a key, and of all keys.
@@ -196,8 +196,8 @@ class visibility {
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
     const auto queries = options_.query_offsets, keys = key_offsets();
-    const auto s =
-        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
+    const auto s = static_cast<std::size_t>(
+        std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
     return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
             keys[s + 1] - keys[s]};
   }
@@ -228,8 +228,8 @@ class visibility {
   /// The order of rows of `keys` listed positions.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     key_order order = key_order::contiguous;
-    for (; !list.empty(); list = list.subspan(static_cast<std::size_t>(keys)))
-      for (std::size_t j = 1; j < static_cast<std::size_t>(keys); ++j) {
+    for (std::size_t row = 0; row < list.size(); row += static_cast<std::size_t>(keys))
+      for (std::size_t j = row + 1; j < row + static_cast<std::size_t>(keys); ++j) {
         if (list[j] < list[j - 1]) return key_order::any;
         if (static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
           order = key_order::ascending;

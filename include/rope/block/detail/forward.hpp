@@ -33,7 +33,7 @@ struct log_sums_of_part {
   std::span<double> span() const {
     if (all.empty()) return {};
     const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    if (in_place()) return {all.data() + first * heads, size};
     return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
   }
   /// Brings what was written to `part`, the result of span(), to its place.

@@ -14,7 +14,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
-#include <rope/base/storage.hpp>
+#include <rope/base/owned_array.hpp>         // doubles
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
@@ -26,15 +26,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// [tokens, axes], the axes of a token next to each other; of a cache of channels T, see owned_doubles.
+template <class T>
+using coordinate_map = Eigen::Map<
+    const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+
 /// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
 ///            next_[b] the integer after it, rounded down. Without axes and rows once it was moved from, and
 ///            without memory where there are no axes.
 class axes_rows {
  public:
-  /// [tokens, axes], the axes of a token next to each other.
-  using coordinate_map =
-      Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-
   /// No axes: every token has one position, which is kept elsewhere.
   axes_rows() : batch_(0), capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
@@ -49,7 +50,7 @@ class axes_rows {
 
   Index axes() const { return axes_; }
   /// The first `size` tokens of row b.
-  template <class Map = coordinate_map>
+  template <class Map>
   Map of(Index b, Index size) const {
     return Map(row(b), size, axes_);
   }
@@ -78,7 +79,7 @@ class axes_rows {
         ROPE_THROW(std::invalid_argument,
                    message(function, ": the next position must be an integer, got one after a coordinate of ",
                            largest, "; give coordinates, see next_coordinates"));
-    return next_;
+    return {next_.data(), next_.size()};
   }
   /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
   ///
@@ -175,12 +176,12 @@ class axes_rows {
   static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  static std::size_t checked_size(const char* owner, Index batch, Index capacity, Index axes) {
+  static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
       ROPE_THROW(std::length_error, message(owner, ": coordinates of ", axes, " axes for [", batch, ", ",
                                             capacity, "] tokens exceed the address space"));
-    return at(batch * capacity * axes);
+    return batch * capacity * axes;
   }
   /// A batch without rows is kept like one row elsewhere.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
@@ -200,7 +201,7 @@ class axes_rows {
   moved_index batch_, capacity_, axes_;
   std::vector<double> largest_;
   std::vector<std::int64_t> next_;
-  storage<double> coordinates_;  // [batch, capacity, axes]
+  number_array<double> coordinates_;  // [batch, capacity, axes]
 };
 
 }  // namespace detail

@@ -12,7 +12,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
-#include <rope/base/storage.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/ordered_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
@@ -67,7 +67,7 @@ class cache_rows {
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
         order_(sizes_.size()),
-        positions_(at(batch * capacity)),
+        positions_(batch * capacity),
         newest_(batch) {}
 
   Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
@@ -250,7 +250,7 @@ class cache_rows {
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
   std::vector<ordered_tokens> order_;
-  storage<std::int64_t> positions_;  // [batch, capacity]
+  number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };
 

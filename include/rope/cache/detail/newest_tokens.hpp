@@ -98,7 +98,7 @@ class newest_tokens {
   /// Throws:  std::invalid_argument if that cannot be known
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return counts_;
+    if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
     if (even_ == 0 && width_ == unknown)
       ROPE_THROW(std::invalid_argument,
                  message(function,

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <rope/base/storage.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/cache/detail/axes_rows.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/ring_rows.hpp>
@@ -26,9 +26,7 @@ class ring_axes {
  public:
   ring_axes() = default;
   ring_axes(Index batch, Index slot_count, token_axes axes)
-      : slots_(slot_count),
-        rows_("ring_cache", batch, slot_count, axes),
-        largest_(static_cast<std::size_t>(batch * slot_count)) {}
+      : slots_(slot_count), rows_("ring_cache", batch, slot_count, axes), largest_(batch * slot_count) {}
 
   const axes_rows& rows() const { return rows_; }
 
@@ -48,7 +46,7 @@ class ring_axes {
         largest = seen + t == 0 ? own : (std::max)(largest, own);
         const Index slot = ring.slot(seen + t);
         rows_.put(b, slot, [&](Index a) { return coordinate(b, t, a); });
-        largest_[at(b, slot)] = largest;
+        largest_(at(b, slot)) = largest;
       }
       rows_.go_on_behind(b, largest);
     }
@@ -56,24 +54,24 @@ class ring_axes {
   /// Rows then have seen `size` tokens, of which the last is held.
   void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < rows.last; ++b)
-      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_[at(b, ring.slot(size - 1))]);
+      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
   }
   void copy_row(Index from, Index to, Index count) {
     rows_.copy_row(from, to, count);
-    if (slots_ > 0) std::copy_n(&largest_[at(from, 0)], count, &largest_[at(to, 0)]);
+    if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
   void swap_rows(Index a, Index b, Index count) {
     rows_.swap_rows(a, b, count);
-    if (slots_ > 0) std::swap_ranges(&largest_[at(a, 0)], &largest_[at(a, 0)] + count, &largest_[at(b, 0)]);
+    if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));
   }
   void clear() { rows_.clear(); }
 
  private:
-  std::size_t at(Index b, Index slot) const { return static_cast<std::size_t>(b * slots_ + slot); }
+  Index at(Index b, Index slot) const { return b * slots_ + slot; }
 
   Index slots_ = 0;
   axes_rows rows_;
-  storage<double> largest_;  // [batch, slots]
+  number_array<double> largest_;  // [batch, slots]
 };
 
 }  // namespace detail

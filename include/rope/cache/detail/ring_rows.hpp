@@ -14,7 +14,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
-#include <rope/base/storage.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
@@ -42,11 +42,11 @@ class ring_rows {
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
         newest_(batch),
-        positions_(at(batch * slot_count)) {}
+        positions_(batch * slot_count) {}
 
   const ring_policy& policy() const { return policy_; }
   const newest_tokens& newest() const { return newest_; }
-  std::span<const std::int64_t> seen() const { return seen_; }
+  std::span<const std::int64_t> seen() const { return {seen_.data(), seen_.size()}; }
   std::int64_t seen(Index b) const { return seen_[at(b)]; }
   Index size(Index b) const {
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
@@ -170,7 +170,7 @@ class ring_rows {
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * slots_ + slot)]; }
+  std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
   std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
     return seen(b) + count_of(b, tokens, counts);
   }
@@ -185,7 +185,7 @@ class ring_rows {
   std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
   std::vector<Index> used_;           // slots of each row that were ever written
   newest_tokens newest_;
-  storage<std::int64_t> positions_;  // [batch, slots]
+  number_array<std::int64_t> positions_;  // [batch, slots]
 };
 
 }  // namespace detail
