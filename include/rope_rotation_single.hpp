@@ -1969,8 +1969,8 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#ifndef ROPE_ROTATION_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_ROTATION_CHECKS_HPP
 
 #include <cstdint>
 #include <limits>
@@ -2177,19 +2177,6 @@ void check_layout(const char* function, Index pairs) {
 
 #endif  // ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
-
-#include <functional>  // std::less
-#include <utility>     // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
 
@@ -2395,6 +2382,19 @@ auto thd(Matrix&& matrix, Index heads) {
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_VIEW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_VIEW_CHECKS_HPP
+#define ROPE_ROTATION_VIEW_CHECKS_HPP
+
+#include <functional>  // std::less
+#include <utility>     // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+
+#include <type_traits>
+
 
 /// What can be wrong with the types of a call, each in one sentence that is the same for every function.
 ///
@@ -2584,7 +2584,7 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#endif  // ROPE_ROTATION_VIEW_CHECKS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
@@ -3951,7 +3951,7 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#endif  // ROPE_ROTATION_ROTATION_CHECKS_HPP
 
 /// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
 /// and a + ib, conj(x) g has two parts:
@@ -4099,6 +4099,7 @@ number_array<double> weighted_sums(const head_view<const X>& x, const head_view<
 #define ROPE_BASE_WORKSPACE_HPP
 
 #include <cstddef>
+#include <type_traits>
 
 
 /// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
@@ -4110,24 +4111,31 @@ namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
 class scratch_piece {
  public:
+  scratch_piece() : next_(first()) { first() = this; }
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
-
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
-  }
-
- protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
-  ///                 file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
-    first() = this;
-  }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
+    release();
     scratch_piece** at = &first();
     while (*at != this) at = &(*at)->next_;
     *at = next_;
+  }
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    if (count > static_cast<std::size_t>(-1) / size)
+      ROPE_THROW(std::length_error, "rope: scratch larger than the address space was asked for");
+    if (bytes_ < count * size) {
+      release();
+      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      bytes_ = count * size;
+    }
+    return memory_;
   }
 
  private:
@@ -4135,35 +4143,28 @@ class scratch_piece {
     thread_local scratch_piece* piece = nullptr;
     return piece;
   }
-
-  void (*release_)(scratch_piece&);
-  scratch_piece* next_;
-};
-
-template <class T>
-class scratch_memory : scratch_piece {
- public:
-  scratch_memory()
-      : scratch_piece(
-            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
-
-  T* at_least(std::size_t count) {
-    if (memory_.size() < count) memory_ = storage<T>(count);
-    return memory_.data();
+  void release() {
+    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    memory_ = nullptr;
+    bytes_ = 0;
   }
 
- private:
-  storage<T> memory_;
+  unsigned char* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
 };
 
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
 /// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam T     of no constructor or destructor that must run: the memory is bytes, so that there need be no
+///               container of every T
 template <class User, class T>
 T* workspace(Index count) {
-  thread_local scratch_memory<T> memory;
-  return memory.at_least(static_cast<std::size_t>(count));
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+  thread_local scratch_piece memory;
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
 }
 
 }  // namespace detail
@@ -8275,7 +8276,10 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  typename frequency_table<S>::double_map rates() const { return growth_.rates.map(); }
+  template <class Map = typename frequency_table<S>::double_map>
+  Map rates() const {
+    return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
+  }
 
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {

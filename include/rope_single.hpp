@@ -2366,7 +2366,7 @@ class visibility {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
     const auto offsets = key_offsets();
-    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
+    return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
   }
 
   /// The positions of all queries that see a key, and of all keys.
@@ -2466,8 +2466,8 @@ class visibility {
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
     const auto queries = options_.query_offsets, keys = key_offsets();
-    const auto s =
-        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
+    const auto s = static_cast<std::size_t>(
+        std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
     return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
             keys[s + 1] - keys[s]};
   }
@@ -2498,8 +2498,8 @@ class visibility {
   /// The order of rows of `keys` listed positions.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     key_order order = key_order::contiguous;
-    for (; !list.empty(); list = list.subspan(static_cast<std::size_t>(keys)))
-      for (std::size_t j = 1; j < static_cast<std::size_t>(keys); ++j) {
+    for (std::size_t row = 0; row < list.size(); row += static_cast<std::size_t>(keys))
+      for (std::size_t j = row + 1; j < row + static_cast<std::size_t>(keys); ++j) {
         if (list[j] < list[j - 1]) return key_order::any;
         if (static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
           order = key_order::ascending;
@@ -2722,6 +2722,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 #define ROPE_BASE_WORKSPACE_HPP
 
 #include <cstddef>
+#include <type_traits>
 
 
 /// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
@@ -2733,24 +2734,31 @@ namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
 class scratch_piece {
  public:
+  scratch_piece() : next_(first()) { first() = this; }
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
-
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
-  }
-
- protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
-  ///                 file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
-    first() = this;
-  }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
+    release();
     scratch_piece** at = &first();
     while (*at != this) at = &(*at)->next_;
     *at = next_;
+  }
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    if (count > static_cast<std::size_t>(-1) / size)
+      ROPE_THROW(std::length_error, "rope: scratch larger than the address space was asked for");
+    if (bytes_ < count * size) {
+      release();
+      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      bytes_ = count * size;
+    }
+    return memory_;
   }
 
  private:
@@ -2758,35 +2766,28 @@ class scratch_piece {
     thread_local scratch_piece* piece = nullptr;
     return piece;
   }
-
-  void (*release_)(scratch_piece&);
-  scratch_piece* next_;
-};
-
-template <class T>
-class scratch_memory : scratch_piece {
- public:
-  scratch_memory()
-      : scratch_piece(
-            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
-
-  T* at_least(std::size_t count) {
-    if (memory_.size() < count) memory_ = storage<T>(count);
-    return memory_.data();
+  void release() {
+    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    memory_ = nullptr;
+    bytes_ = 0;
   }
 
- private:
-  storage<T> memory_;
+  unsigned char* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
 };
 
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
 /// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam T     of no constructor or destructor that must run: the memory is bytes, so that there need be no
+///               container of every T
 template <class User, class T>
 T* workspace(Index count) {
-  thread_local scratch_memory<T> memory;
-  return memory.at_least(static_cast<std::size_t>(count));
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+  thread_local scratch_piece memory;
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
 }
 
 }  // namespace detail
@@ -2983,8 +2984,214 @@ class block_keys {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#ifndef ROPE_ROTATION_VIEW_HPP
+#define ROPE_ROTATION_VIEW_HPP
+
+#include <algorithm>  // std::max
+#include <concepts>
+#include <limits>
+#include <type_traits>
+
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+///            elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  using value_type = std::remove_const_t<T>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.advance(first);
+    window.head_dim = count;
+    return window;
+  }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    check_window("batch_range", first, count, batch);
+    head_view window = *this;
+    window.advance(first * batch_stride);
+    window.batch = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.advance(first * head_stride);
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.advance(first * token_stride);
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  /// A view without elements may be one without memory, and stays so.
+  void advance(Index elements) {
+    if (data != nullptr) data += elements;
+  }
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
+/// most when T stores it, and what T stores is read exactly.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+
+/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
+/// can hold; an extent of 0 does not hide the others.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
+}
+
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
+}
+
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_VIEW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_VIEW_CHECKS_HPP
+#define ROPE_ROTATION_VIEW_CHECKS_HPP
 
 #include <functional>  // std::less
 #include <utility>     // std::pair
@@ -3268,212 +3475,6 @@ std::uint64_t layout_fingerprint(Index pairs) {
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_LAYOUT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_VIEW_HPP
-#define ROPE_ROTATION_VIEW_HPP
-
-#include <algorithm>  // std::max
-#include <concepts>
-#include <limits>
-#include <type_traits>
-
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
-///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-///            elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  using value_type = std::remove_const_t<T>;
-
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.advance(first);
-    window.head_dim = count;
-    return window;
-  }
-  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
-  head_view batch_range(Index first, Index count) const {
-    check_window("batch_range", first, count, batch);
-    head_view window = *this;
-    window.advance(first * batch_stride);
-    window.batch = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.advance(first * head_stride);
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.advance(first * token_stride);
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  /// A view without elements may be one without memory, and stays so.
-  void advance(Index elements) {
-    if (data != nullptr) data += elements;
-  }
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
-/// most when T stores it, and what T stores is read exactly.
-template <class X, class T>
-inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
-                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-
-/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
-/// can hold; an extent of 0 does not hide the others.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  return product_fits(
-      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
-      (std::numeric_limits<Index>::max)() / bytes);
-}
-
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_VIEW_HPP
 
 /// What can be wrong with the types of a call, each in one sentence that is the same for every function.
 ///
@@ -3663,7 +3664,7 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#endif  // ROPE_ROTATION_VIEW_CHECKS_HPP
 
 /// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
 
@@ -4168,98 +4169,9 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
-#define ROPE_BASE_SIMD_INFINITIES_HPP
+#ifndef ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
+#define ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
 
-#include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
-#define ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
-
-#include <type_traits>
-
-
-/// Rows of channels on their way to the type that is computed in, and back.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
@@ -4854,6 +4766,45 @@ class converted_row {
 #include <cstdint>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+#define ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+
+#include <type_traits>
+
+
+/// Rows of channels on their way to the type that is computed in, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
@@ -7152,6 +7103,98 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
+
+/// All that attention asks of the rotation room's inside: to turn what has been checked.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
+/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
+template <class Layout, class Tokens, class T, class S, class Source>
+void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
+                 const placed_table<S>& table, const Source& positions, T* to) {
+  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
+                                   x.head_dim,           0, x.token_stride, x.head_stride};
+  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
+  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
+}
+
+/// Every head of `x` rotated into `out`. A table without rows serves a call in which no query sees a key.
+template <class Layout, class T, class S, class Source, class Threads>
+void rotate_where_seen(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                       const Source& positions, const Threads& threads) {
+  if (table.table().rows() > 0) rotate_all<Layout, false>(x, out, table, positions, threads);
+}
+
+/// The gradient with respect to what `rotate_where_seen` wrote becomes that with respect to what it read.
+template <class Layout, class T, class S, class Source, class Threads>
+void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& table,
+                                const Source& positions, const Threads& threads) {
+  if (table.table().rows() > 0)
+    rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, way_back::transpose);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
+#define ROPE_BASE_SIMD_INFINITIES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
@@ -7298,17 +7341,6 @@ struct row_buffers {
   T* turned;
   arithmetic<T>* wide;
 };
-
-/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
-/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
-template <class Layout, class Tokens, class T, class S, class Source>
-void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const placed_table<S>& table, const Source& positions, T* to) {
-  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
-                                   x.head_dim,           0, x.token_stride, x.head_stride};
-  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
-}
 
 /// Whether the channels of these keys or values are numbers.
 ///
@@ -8859,7 +8891,7 @@ class bfloat16_decode_operands {
   using pairs_of_values = value_pairs<bfloat16_products>;
 
  public:
-  using sum = float;
+  using sum = arithmetic<typename call_type::stored>;
 
   bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_pairs {};
@@ -8945,9 +8977,9 @@ class bfloat16_decode_operands {
       }
       std::fill_n(visible_sums_, channels, 0.0f);
       value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
-      channels_map<float> of_row(sums + r * channels, channels);
+      channels_map<sum> of_row(sums + r * channels, channels);
       if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
-      of_row += const_channels_map<float>(visible_sums_, channels);
+      of_row += const_channels_map<sum>(visible_sums_, channels);
     }
   }
 
@@ -10377,8 +10409,8 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 #define ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#ifndef ROPE_ROTATION_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_ROTATION_CHECKS_HPP
 
 #include <cstdint>
 #include <limits>
@@ -10518,7 +10550,7 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#endif  // ROPE_ROTATION_ROTATION_CHECKS_HPP
 
 /// What can be wrong with the tables that a call of attention rotates by.
 
@@ -11165,6 +11197,7 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 #include <algorithm>  // std::min, std::max, std::fill
 #include <atomic>
 #include <cstddef>
+#include <new>  // placement
 #include <span>
 #include <utility>  // std::swap
 
@@ -11871,7 +11904,7 @@ class attention_gradient_tasks {
     const Index tasks = heads * blocks_, side_by_side = heads_side_by_side(available_threads(threads));
     struct places {};
     auto* tiles = workspace<places, std::atomic<Index>>(tasks);
-    for (Index task = 0; task < tasks; ++task) tiles[task].store(0, std::memory_order_relaxed);
+    for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
     const Index work =
         tokens_ * tape_.group() * tape_.k.tokens * (3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
     parallel_tasks(threads, tasks, work, [&](Index task) {
@@ -11994,11 +12027,8 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   T* memory = workspace<rotated_copies, T>(q.size() + k.size());
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  // A table without rows serves a call in which no query sees a key.
-  if (query_table.table().rows() > 0)
-    rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
-  if (key_table.table().rows() > 0)
-    rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
+  rotate_where_seen<Layout>(q, rotated_q, query_table, query_positions, threads);
+  rotate_where_seen<Layout>(k, rotated_k, key_table, key_positions, threads);
   return {rotated_q, rotated_k};
 }
 
@@ -12008,12 +12038,10 @@ void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
                            const Threads& threads) {
   const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  if (query_table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.table().first()},
-                                threads, way_back::transpose);
-  if (key_table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.table().first()}, threads,
-                                way_back::transpose);
+  const attending_queries query_positions = {rule, query_table.table().first()};
+  const attended_keys key_positions = {rule, key_table.table().first()};
+  rotate_gradient_where_seen<Layout>(d_q, query_table, query_positions, threads);
+  rotate_gradient_where_seen<Layout>(d_k, key_table, key_positions, threads);
 }
 
 }  // namespace detail
@@ -14430,7 +14458,7 @@ class newest_tokens {
   /// Throws:  std::invalid_argument if that cannot be known
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return counts_;
+    if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
     if (even_ == 0 && width_ == unknown)
       ROPE_THROW(std::invalid_argument,
                  message(function,
@@ -14673,7 +14701,7 @@ class cache_rows {
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
         order_(sizes_.size()),
-        positions_(at(batch * capacity)),
+        positions_(batch * capacity),
         newest_(batch) {}
 
   Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
@@ -14856,7 +14884,7 @@ class cache_rows {
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
   std::vector<ordered_tokens> order_;
-  storage<std::int64_t> positions_;  // [batch, capacity]
+  number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };
 
@@ -15258,6 +15286,46 @@ class turn_between_axes {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+
+#include <algorithm>  // std::find, std::sort, std::unique
+#include <cstddef>
+#include <span>
+#include <vector>
+
+
+/// Small steps with lists. Those of the standard library are constexpr, and a compiler instantiates what is
+/// constexpr where it is named, even in a template that nobody uses: these it does where they are called.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+/// Increasing, each element once.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_LISTS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 #define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 
@@ -15333,15 +15401,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// [tokens, axes], the axes of a token next to each other; of a cache of channels T, see owned_doubles.
+template <class T>
+using coordinate_map = Eigen::Map<
+    const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+
 /// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
 ///            next_[b] the integer after it, rounded down. Without axes and rows once it was moved from, and
 ///            without memory where there are no axes.
 class axes_rows {
  public:
-  /// [tokens, axes], the axes of a token next to each other.
-  using coordinate_map =
-      Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-
   /// No axes: every token has one position, which is kept elsewhere.
   axes_rows() : batch_(0), capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
@@ -15356,7 +15425,7 @@ class axes_rows {
 
   Index axes() const { return axes_; }
   /// The first `size` tokens of row b.
-  template <class Map = coordinate_map>
+  template <class Map>
   Map of(Index b, Index size) const {
     return Map(row(b), size, axes_);
   }
@@ -15385,7 +15454,7 @@ class axes_rows {
         ROPE_THROW(std::invalid_argument,
                    message(function, ": the next position must be an integer, got one after a coordinate of ",
                            largest, "; give coordinates, see next_coordinates"));
-    return next_;
+    return {next_.data(), next_.size()};
   }
   /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
   ///
@@ -15482,12 +15551,12 @@ class axes_rows {
   static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  static std::size_t checked_size(const char* owner, Index batch, Index capacity, Index axes) {
+  static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
       ROPE_THROW(std::length_error, message(owner, ": coordinates of ", axes, " axes for [", batch, ", ",
                                             capacity, "] tokens exceed the address space"));
-    return at(batch * capacity * axes);
+    return batch * capacity * axes;
   }
   /// A batch without rows is kept like one row elsewhere.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
@@ -15507,7 +15576,7 @@ class axes_rows {
   moved_index batch_, capacity_, axes_;
   std::vector<double> largest_;
   std::vector<std::int64_t> next_;
-  storage<double> coordinates_;  // [batch, capacity, axes]
+  number_array<double> coordinates_;  // [batch, capacity, axes]
 };
 
 }  // namespace detail
@@ -16348,13 +16417,13 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
 /// \param text_tokens  [frames], tokens of text before each frame
 ///
 /// Throws:  std::invalid_argument unless there is one count per frame
-inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
-                                                      const std::vector<Index>& text_tokens) {
+template <class Run = prompt_run>
+std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
   if (static_cast<Index>(text_tokens.size()) != video.frames)
     ROPE_THROW(std::invalid_argument,
                detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
                                video.frames, ", got ", text_tokens.size()));
-  std::vector<prompt_run> runs;
+  std::vector<Run> runs;
   for (const Index tokens : text_tokens) {
     runs.push_back(text_run{tokens});
     runs.push_back(vision_run{1, video.height, video.width});
@@ -16404,52 +16473,63 @@ inline bool is_within_2_53(double x) {
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
+/// So that the table of coordinates has a size.
+inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+
+/// The tokens of a run and of those before it.
+inline Index with_tokens_before(const char* function, Index before, Index tokens) {
+  if (tokens > most_tokens_of_prompt - before)
+    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+  return before + tokens;
+}
+
+/// Checks a run and returns the number of its tokens.
+inline Index tokens_of_run(const char* function, const text_run& text) {
+  if (text.tokens < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the tokens of a run must not be negative, got ", text.tokens));
+  return text.tokens;
+}
+inline Index tokens_of_run(const char* function, const vision_run& vision) {
+  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a run must not be negative, got [",
+                                              vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                vision.frame_step, " for ", vision.frames, " frames"));
+  Index tokens = vision.frames;
+  for (const Index extent : {vision.height, vision.width}) {
+    if (extent > 0 && tokens > most_tokens_of_prompt / extent)
+      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+    tokens *= extent;
+  }
+  return tokens;
+}
+
 /// Checks every run and returns the number of tokens.
-inline Index tokens_of_prompt(const char* function, const std::vector<prompt_run>& runs) {
-  constexpr Index most =
-      (std::numeric_limits<Index>::max)() / 64;  // so that the table of coordinates has a size
+template <class Runs>
+Index tokens_of_prompt(const char* function, const Runs& runs) {
   Index total = 0;
-  for (const prompt_run& run : runs) {
-    Index tokens = 0;
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      if (text->tokens < 0)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the tokens of a run must not be negative, got ", text->tokens));
-      tokens = text->tokens;
-    } else {
-      const vision_run& vision = *std::get_if<vision_run>(&run);
-      if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the extents of a run must not be negative, got [", vision.frames,
-                           ", ", vision.height, ", ", vision.width, "]"));
-      if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-          !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-        ROPE_THROW(
-            std::invalid_argument,
-            message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                    vision.frame_step, " for ", vision.frames, " frames"));
-      tokens = vision.frames;
-      for (const Index extent : {vision.height, vision.width}) {
-        if (extent > 0 && tokens > most / extent)
-          ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
-        tokens *= extent;
-      }
-    }
-    if (tokens > most - total)
-      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
-    total += tokens;
+  for (const auto& run : runs) {
+    const auto* text = std::get_if<text_run>(&run);
+    total = with_tokens_before(
+        function, total,
+        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
   }
   return total;
 }
 
 /// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
 /// and `after(start, run)` the position that follows the run.
-template <class Scalar, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<prompt_run>& runs, Scalar start,
-                                     const Place& place, const After& after) {
+template <class Scalar, class Runs, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
+                                     const After& after) {
   prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
   Index token = 0;
-  for (const prompt_run& run : runs) {
+  for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(prompt.next)))
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
@@ -16945,7 +17025,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   /// Those of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
-    return tokens_.coordinates().of(row, rows().size(row));
+    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
   }
   /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
@@ -17462,11 +17542,11 @@ class ring_rows {
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
         newest_(batch),
-        positions_(at(batch * slot_count)) {}
+        positions_(batch * slot_count) {}
 
   const ring_policy& policy() const { return policy_; }
   const newest_tokens& newest() const { return newest_; }
-  std::span<const std::int64_t> seen() const { return seen_; }
+  std::span<const std::int64_t> seen() const { return {seen_.data(), seen_.size()}; }
   std::int64_t seen(Index b) const { return seen_[at(b)]; }
   Index size(Index b) const {
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
@@ -17590,7 +17670,7 @@ class ring_rows {
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * slots_ + slot)]; }
+  std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
   std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
     return seen(b) + count_of(b, tokens, counts);
   }
@@ -17605,7 +17685,7 @@ class ring_rows {
   std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
   std::vector<Index> used_;           // slots of each row that were ever written
   newest_tokens newest_;
-  storage<std::int64_t> positions_;  // [batch, slots]
+  number_array<std::int64_t> positions_;  // [batch, slots]
 };
 
 }  // namespace detail
@@ -17626,9 +17706,7 @@ class ring_axes {
  public:
   ring_axes() = default;
   ring_axes(Index batch, Index slot_count, token_axes axes)
-      : slots_(slot_count),
-        rows_("ring_cache", batch, slot_count, axes),
-        largest_(static_cast<std::size_t>(batch * slot_count)) {}
+      : slots_(slot_count), rows_("ring_cache", batch, slot_count, axes), largest_(batch * slot_count) {}
 
   const axes_rows& rows() const { return rows_; }
 
@@ -17648,7 +17726,7 @@ class ring_axes {
         largest = seen + t == 0 ? own : (std::max)(largest, own);
         const Index slot = ring.slot(seen + t);
         rows_.put(b, slot, [&](Index a) { return coordinate(b, t, a); });
-        largest_[at(b, slot)] = largest;
+        largest_(at(b, slot)) = largest;
       }
       rows_.go_on_behind(b, largest);
     }
@@ -17656,24 +17734,24 @@ class ring_axes {
   /// Rows then have seen `size` tokens, of which the last is held.
   void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < rows.last; ++b)
-      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_[at(b, ring.slot(size - 1))]);
+      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
   }
   void copy_row(Index from, Index to, Index count) {
     rows_.copy_row(from, to, count);
-    if (slots_ > 0) std::copy_n(&largest_[at(from, 0)], count, &largest_[at(to, 0)]);
+    if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
   void swap_rows(Index a, Index b, Index count) {
     rows_.swap_rows(a, b, count);
-    if (slots_ > 0) std::swap_ranges(&largest_[at(a, 0)], &largest_[at(a, 0)] + count, &largest_[at(b, 0)]);
+    if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));
   }
   void clear() { rows_.clear(); }
 
  private:
-  std::size_t at(Index b, Index slot) const { return static_cast<std::size_t>(b * slots_ + slot); }
+  Index at(Index b, Index slot) const { return b * slots_ + slot; }
 
   Index slots_ = 0;
   axes_rows rows_;
-  storage<double> largest_;  // [batch, slots]
+  number_array<double> largest_;  // [batch, slots]
 };
 
 }  // namespace detail
@@ -17762,7 +17840,10 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   /// As in kv_cache: how many coordinates tokens have, those in the slots of order(b), [slots, axes], and
   /// those of text to come.
   Index axes() const { return coordinates_.rows().axes(); }
-  auto coordinates(Index b) const { return coordinates_.rows().of(rows_.checked(b), rows_.used(b)); }
+  auto coordinates(Index b) const {
+    using map = detail::coordinate_map<T>;
+    return coordinates_.rows().template of<map>(rows_.checked(b), rows_.used(b));
+  }
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
   }
@@ -18185,12 +18266,10 @@ Options options_of(Options options, const call_part& part) {
   options.bias = scores_of(options.bias, part);
   options.mask = scores_of(options.mask, part);
   if (!options.sink_logits.empty())
-    options.sink_logits = options.sink_logits.subspan(static_cast<std::size_t>(part.first_head),
-                                                      static_cast<std::size_t>(part.heads));
+    options.sink_logits = part_of(options.sink_logits, part.first_head, part.heads);
   if (!options.log_sum_exp.empty())
     options.log_sum_exp =
-        options.log_sum_exp.subspan(static_cast<std::size_t>(part.b * part.all_queries * part.heads),
-                                    static_cast<std::size_t>(part.queries * part.heads));
+        part_of(options.log_sum_exp, part.b * part.all_queries * part.heads, part.queries * part.heads);
   return options;
 }
 
@@ -18430,8 +18509,7 @@ class cached_call {
   attention_options options_by_rank(const call_part& part, Index i) const {
     attention_options options = options_of(options_, part);
     if (!options.log_sum_exp.empty())
-      options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * part.heads),
-                                                        static_cast<std::size_t>(part.heads));
+      options.log_sum_exp = part_of(options.log_sum_exp, i * part.heads, part.heads);
     options.causal = false;
     options.window = 0;
     options.sinks = 0;
@@ -18850,7 +18928,7 @@ struct log_sums_of_part {
   std::span<double> span() const {
     if (all.empty()) return {};
     const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    if (in_place()) return {all.data() + first * heads, size};
     return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
   }
   /// Brings what was written to `part`, the result of span(), to its place.
@@ -20209,10 +20287,9 @@ class paged_call {
       }
       options.key_counts = {counts, static_cast<std::size_t>(alike)};
       if (!options_.log_sum_exp.empty())
-        options.log_sum_exp = options_.log_sum_exp.subspan(
-            static_cast<std::size_t>((options_.query_offsets.empty() ? s * queries : newest_.first(s)) *
-                                     heads),
-            static_cast<std::size_t>(alike * queries * heads));
+        options.log_sum_exp = part_of(
+            options_.log_sum_exp, (options_.query_offsets.empty() ? s * queries : newest_.first(s)) * heads,
+            alike * queries * heads);
       const visibility rules(options, {alike, queries, longest, heads, q_.head_dim});
       attend_rows(s, newest_.rows(q_, s, alike), newest_.rows(out_, s, alike), longest, rules);
     }
@@ -20815,6 +20892,31 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   return sum;
 }
 
+/// `axial` of `count` blocks, `step` apart; 0: all are the first.
+inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
+  if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
+  const double factor = blocks->attention_factor();
+  Index pairs = 0, axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    if (!equal(block.attention_factor(), factor))
+      ROPE_THROW(std::invalid_argument, message("axial: all blocks must have the same attention_factor, got ",
+                                                factor, " and ", block.attention_factor()));
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  number_array<double> inv_freq(pairs, axes, 0.0);
+  pairs = axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(std::move(inv_freq), factor);
+}
+
 }  // namespace detail
 
 /// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
@@ -20830,26 +20932,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
 ///          video_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
-  if (blocks.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
-  Index pairs = 0, axes = 0;
-  for (const frequencies& block : blocks) {
-    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("axial: all blocks must have the same attention_factor, got ",
-                                 blocks.front().attention_factor(), " and ", block.attention_factor()));
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  number_array<double> inv_freq(pairs, axes, 0.0);
-  pairs = axes = 0;
-  for (const frequencies& block : blocks) {
-    for (Index a = 0; a < block.axes(); ++a)
-      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  return frequencies::custom(std::move(inv_freq), blocks.front().attention_factor());
+  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
 }
 
 /// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
@@ -20860,7 +20943,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0)
     ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
-  return axial(std::vector<frequencies>(static_cast<std::size_t>(axes), block));
+  return detail::axial_of(&block, axes, 0);
 }
 
 /// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
@@ -20894,11 +20977,12 @@ struct axis_assignment {
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
-  axis_assignment assignment{{}, static_cast<Index>(sections.size())};
-  assignment.axis_of_pair.reserve(static_cast<std::size_t>(pairs));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(sections.size())};
+  std::size_t pair = 0;
   for (Index axis = 0; axis < assignment.axes; ++axis)
-    assignment.axis_of_pair.insert(assignment.axis_of_pair.end(),
-                                   static_cast<std::size_t>(sections[static_cast<std::size_t>(axis)]), axis);
+    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
+      assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
 
@@ -21763,9 +21847,10 @@ struct cosmos_axis_scaling {
 inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
                                       double base = 10000.0) {
   const std::vector<Index> widths = video_widths(head_dim);
-  return axial({frequencies(widths[0], base, detail::cosmos_axis_scaling{stretch.time}),
-                frequencies(widths[1], base, detail::cosmos_axis_scaling{stretch.height}),
-                frequencies(widths[2], base, detail::cosmos_axis_scaling{stretch.width})});
+  const frequencies blocks[] = {{widths[0], base, detail::cosmos_axis_scaling{stretch.time}},
+                                {widths[1], base, detail::cosmos_axis_scaling{stretch.height}},
+                                {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
+  return detail::axial_of(blocks, 3, 1);
 }
 
 /// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
@@ -21881,7 +21966,8 @@ inline frequencies width_first(const frequencies& height_first) {
 inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("pixtral_frequencies", head_dim);
   const frequencies schedule(head_dim, base);
-  return axial({every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)});
+  const frequencies sides[] = {every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)};
+  return detail::axial_of(sides, 2, 1);
 }
 
 /// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
@@ -22477,9 +22563,11 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 
 #include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
 #include <cmath>
+#include <concepts>  // std::derived_from
 #include <cstddef>
 #include <numbers>
 #include <string>
+#include <type_traits>  // std::type_identity_t
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -22511,7 +22599,8 @@ namespace detail {
 /// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
 ///
 /// \param layers  in increasing order
-inline std::string layers_text(const std::vector<Index>& layers) {
+template <class Layers>
+std::string layers_text(const Layers& layers) {
   const std::size_t count = layers.size();
   const Index step = count > 1 ? layers[1] - layers[0] : 1;
   bool even = step > 1 && count > 3;
@@ -22535,7 +22624,8 @@ inline std::string window_text(Index window) {
 }
 
 /// One sentence for each window that there is, the most frequent last.
-inline std::vector<std::string> windows_texts(const std::vector<Index>& windows) {
+template <class Windows>
+std::vector<std::string> windows_texts(const Windows& windows) {
   struct alike {
     Index window;
     std::vector<Index> layers;
@@ -22549,7 +22639,7 @@ inline std::vector<std::string> windows_texts(const std::vector<Index>& windows)
   }
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<Index, Index>> order;  // layers, and where they stand in `all`
+  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and where they stand in `all`
   for (const alike& a : all)
     order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
   std::sort(order.data(), order.data() + order.size());
@@ -22578,7 +22668,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
-inline std::vector<std::string> window_differences(const model_rope& a, const model_rope& b) {
+template <class Model>
+std::vector<std::string> window_differences(const Model& a, const Model& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
   // One window is that of every layer.
   const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
@@ -22612,14 +22703,15 @@ inline std::vector<std::string> window_differences(const model_rope& a, const mo
 }
 
 /// Windows, causality and learned sinks.
-inline std::vector<std::string> attention_differences(const model_rope& a, const model_rope& b) {
-  std::vector<std::string> texts = window_differences(a, b);
+template <class Model>
+std::vector<std::string> attention_differences(const Model& a, const Model& b) {
+  auto texts = window_differences(a, b);
   if (a.causal != b.causal) {
-    const model_rope &causal = a.causal ? a : b, &other = a.causal ? b : a;
+    const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
     texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
   }
   if (a.sink_logits != b.sink_logits) {
-    const model_rope &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
+    const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
     texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
                     without.source);
   }
@@ -22672,8 +22764,9 @@ inline const char* order_of_axes(const layer_group& group) {
 }
 
 /// Collects the differences of one group, each with both numbers.
+template <class Model>
 struct group_comparison {
-  const model_rope &a, &b;
+  const Model &a, &b;
   std::string where;
   double tolerance;
   std::vector<std::string>& found;
@@ -22690,7 +22783,7 @@ struct group_comparison {
     if (x == y) return;
     // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
     // only for GLM-4V, as the M-RoPE of ggml turns halves.
-    const auto permuted = [](const model_rope& from, layout_kind of_from, const model_rope& to) {
+    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
       return from.source == "Hugging Face" && to.source == "GGUF" &&
              (of_from == layout_kind::half_split || to.architecture == "glm4");
     };
@@ -22763,7 +22856,8 @@ inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
 }
 
 /// How its heads are rotated.
-inline std::string text_of(const indexer_rotation& indexer) {
+template <class Indexer>
+std::string text_of(const Indexer& indexer) {
   return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
          std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
@@ -22793,7 +22887,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The rule as a formula of the position p.
-inline std::string formula_of(const query_scaling& scaling) {
+template <class Scaling>
+std::string formula_of(const Scaling& scaling) {
   if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
     return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
   if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
@@ -22805,7 +22900,8 @@ inline std::string formula_of(const query_scaling& scaling) {
 }
 
 /// The rule and its layers.
-inline std::string query_scaling_text(const model_rope& model) {
+template <class Model>
+std::string query_scaling_text(const Model& model) {
   switch (model.scaled) {
     case scaled_queries::none:
       break;
@@ -22820,10 +22916,11 @@ inline std::string query_scaling_text(const model_rope& model) {
 }
 
 /// Whether both multiply the queries of the same layers by the same factors.
-inline bool same_query_scaling(const model_rope& a, const model_rope& b, double tolerance) {
+template <class Model>
+bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;
   if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const query_scaling& scaling) -> std::vector<double> {
+  const auto numbers = [](const auto& scaling) -> std::vector<double> {
     if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
     if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
       return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
@@ -22843,7 +22940,7 @@ inline bool same_query_scaling(const model_rope& a, const model_rope& b, double 
 #endif  // ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ.
+/// differ. Templates, so that programs which do not call them do not compile them.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -22868,12 +22965,13 @@ struct pair_census {
          longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
 };
 
-inline pair_census pair_census_of(const layer_group& group) {
+template <class Census = pair_census>
+Census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
   const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
-  pair_census result;
+  Census result;
   bool first = true;
   for (Index i = 0; i < group.frequencies.pairs(); ++i) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
@@ -22904,15 +23002,16 @@ inline pair_census pair_census_of(const layer_group& group) {
 
 namespace detail {
 
-inline std::string line(const std::string& label, const std::string& text) {
+template <class Text>
+std::string line(const std::string& label, const Text& text) {
   std::string padded = "  " + label;
   padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
   return padded + text + "\n";
 }
 
 /// "29 kept: 0 to 28"; without the range if other pairs lie between.
-inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
-                            const std::string& what) {
+template <class Census>
+std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
   std::string text = std::to_string(count) + " " + what;
   if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
@@ -22920,7 +23019,8 @@ inline std::string pairs_of(const pair_census& pairs, pair_change change, Index 
   return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
 }
 
-inline std::string pairs_text(const pair_census& pairs) {
+template <class Census>
+std::string pairs_text(const Census& pairs) {
   const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
                              digits(pairs.largest_divisor) + ")";
   std::string text;
@@ -22940,17 +23040,19 @@ struct view_distance {
   const char* name = "";
 };
 
-inline view_distance distance_of(const model_rope& model, const layer_group& group) {
+template <class Model, class Group>
+view_distance distance_of(const Model& model, const Group& group) {
   if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
     return {model.sliding_window, "the sliding window"};
   return {model.max_position, "the longest context"};
 }
 
-inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
+template <class Group, class Census>
+std::string wavelengths_text(const Group& group, const Census& pairs) {
   if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
   std::string text =
       digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
-  if (pairs.kept < group.frequencies.pairs()) {
+  if (group.frequencies.pairs() > pairs.kept) {
     const frequencies original(group.rotary_dim(), group.base);
     text += " (by the base alone: to " +
             digits(2 * std::numbers::pi / original.inv_freq(original.pairs() - 1, 0)) + ")";
@@ -22965,9 +23067,10 @@ inline bool any_turns_back(const frequencies& of) {
   return false;
 }
 
-inline std::string describe_group(const layer_group& group, const view_distance& distance) {
+template <class Group>
+std::string describe_group(const Group& group, const view_distance& distance) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
-  const pair_census pairs = pair_census_of(group);
+  const auto pairs = pair_census_of(group);
   std::string text;
   text += line("layout", name_of(group.layout));
   text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
@@ -23010,10 +23113,14 @@ inline std::string describe_group(const layer_group& group, const view_distance&
 }  // namespace detail
 
 /// Every number the group was made of and that was derived from it, one a line.
-inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
+template <std::derived_from<layer_group> Group>
+std::string describe(const Group& group) {
+  return detail::describe_group(group, {});
+}
 
 /// The whole model: what holds for all layers, how each attends, each group, and the warnings.
-inline std::string describe(const model_rope& model) {
+template <std::derived_from<model_rope> Model>
+std::string describe(const Model& model) {
   using detail::digits, detail::line;
   std::string text = model.architecture + " (" + model.source + ")\n";
   if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
@@ -23044,23 +23151,24 @@ inline std::string describe(const model_rope& model) {
 /// know are passed over.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
-inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,
-                                               double tolerance = 1e-6) {
+template <class Model = model_rope>
+std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
+                                        const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
-  const auto missing = [&](const model_rope& one, const model_rope& other) {
+  const auto missing = [&](const Model& one, const Model& other) {
     for (const layer_group& group : one.groups)
       if (!group.layer_type.empty() && !other.group(group.layer_type))
         found.push_back(group.layer_type + " layers exist in " + one.source + " only");
   };
   missing(a, b);
   missing(b, a);
-  const auto without = [](const model_rope& model) {
+  const auto without = [](const Model& model) {
     return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
   };
   if (a.layers_without_rope != b.layers_without_rope)
     found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
                     " in " + b.source);
-  if (!detail::same_query_scaling(a, b, tolerance))
+  if (!detail::same_query_scaling<Model>(a, b, tolerance))
     found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
                     detail::query_scaling_text(b) + " in " + b.source);
   for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
@@ -23074,7 +23182,7 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
     for (const layer_group& y : b.groups) {
       if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
       const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
-      const detail::group_comparison group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
+      const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
       group.layouts(x.layout, y.layout);
       group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
       group.number("first rotated channel", static_cast<double>(x.first_channel),
@@ -23232,7 +23340,6 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
-#include <algorithm>  // std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -23416,8 +23523,9 @@ enum class log_multiplier {
 /// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
 enum class yarn_keys { none, betas, all };
 
-/// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
-enum class gguf_scale { inverse_root, one, of_key };
+/// What scores are multiplied by: 1 / sqrt(head_dim), 1, attention.scale where the file has it, or
+/// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
+enum class gguf_scale { inverse_root, one, of_key, output_key };
 
 /// What multiplies queries more and more along the sequence: attention.temperature_scale, in every layer,
 /// with the floor of attention.temperature_length or of the context before scaling; or Llama 4's own numbers,
@@ -23768,8 +23876,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
-  std::sort(without.begin(), without.end());
-  without.erase(std::unique(without.begin(), without.end()), without.end());
+  sort_distinct(without);
   return without;
 }
 
@@ -23955,26 +24062,6 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// Names the keys of scaling and of scores that llama.cpp leaves alone, where they are not what it takes in
-/// their place.
-template <class L>
-void note_yarn_keys(const gguf_reader<L>& reader, const gguf_record& record,
-                    std::vector<std::string>& warnings) {
-  const auto note = [&](const char* name, double taken, bool read) {
-    const auto given = reader.number(name, range::any_number);
-    if (!read && given && !equal(*given, taken))
-      warnings.push_back(reader.key(name) + " is not read for " + reader.architecture() +
-                         "; it is taken as " + exact_digits(taken));
-  };
-  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
-  note("rope.scaling.alpha", 0, record.alpha);
-  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
-}
-
 /// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
 /// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
 /// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
@@ -24028,6 +24115,8 @@ template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
                      double multiplier) {
   if (record.scale == gguf_scale::one) return 1;
+  if (record.scale == gguf_scale::output_key)
+    return reader.number("attention.output_scale", range::positive).value_or(1 / std::sqrt(128.0));
   if (record.scale == gguf_scale::of_key)
     if (const auto given = reader.number("attention.scale", range::positive)) return *given;
   double width = static_cast<double>(head_dim);
@@ -24244,7 +24333,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "granitemoe", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "grok", .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
+      {.architecture = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
       {.architecture = "grovemoe"},
       {.architecture = "hunyuan-dense", .alpha = true},
       {.architecture = "hunyuan-moe"},
@@ -24460,6 +24549,72 @@ struct gguf_shape {
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
+
+#include <string>
+
+
+/// The keys of a GGUF file that llama.cpp does not read for an architecture.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Names the keys of positions, windows and scores that llama.cpp leaves alone, where they are not what it
+/// takes in their place.
+///
+/// \param base   of the layers that do not slide
+/// \param model  with its groups
+template <class L>
+void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base,
+                      model_rope& model) {
+  const auto say = [&](const char* name, const std::string& what) {
+    model.warnings.push_back(reader.key(name) + what);
+  };
+  const auto note = [&](const char* name, double taken, bool read) {
+    const auto given = reader.number(name, range::any_number);
+    if (!read && given && !equal(*given, taken))
+      say(name, " is not read for " + reader.architecture() + "; it is taken as " + exact_digits(taken));
+  };
+  const layer_group& group = model.groups.front();
+  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+  note("rope.scaling.alpha", 0, record.alpha);
+  note("rope.scaling.factor", 1, !record.unscaled);
+  note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
+  note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
+  note("rope.freq_base_swa", base,
+       record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
+           record.sliding != sliding_rule::bare && !record.compressed);
+  note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
+  note("attention.sliding_window", static_cast<double>(record.fixed_window),
+       record.fixed_window == 0 || equal(model.sliding_window, 0));
+  note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
+  note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
+  note("attention.max_alibi_bias", 0, false);
+  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
+  if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
+    say("attention.rope_pattern", " is not read for " + reader.architecture() + "");
+  if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
+    say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
+  if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
+    say("attention.compress_rope_freq_base", " is not used");
+  const auto factor = reader.number("rope.scaling.factor", range::not_negative),
+             older = reader.number("rope.scale_linear", range::not_negative);
+  if (factor && older && !equal(*factor, *older))
+    say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
 
 /// Puts the description of a model together from the metadata of its GGUF file.
 
@@ -24501,10 +24656,8 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
-    note_yarn_keys(reader_, record_, model_.warnings);
+    note_unread_keys(reader_, record_, shape().base(false), model_);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
-    if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
-      model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
   }
 
@@ -24797,7 +24950,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::none_of, std::sort, std::unique
+#include <algorithm>  // std::binary_search, std::none_of
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -24939,6 +25092,7 @@ struct hugging_face_record {
   double sliding_window = 0;    // negative: the same, and layers are of other_type whatever the window is
   Index max_window_layers = 0;  // 0: not known
   Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
+  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
@@ -25456,7 +25610,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "mistral3"},
       {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
-      {.architecture = "mllama", .base = 500000},
+      {.architecture = "mllama", .base = 500000, .crosses = true},
       {.architecture = "moonshine",
        .layout = interleaved,
        .partial_rotary_factor = 0.9,
@@ -25738,7 +25892,6 @@ inline const refused_architecture* refused_architecture_of(std::string_view arch
 #ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
 #define ROPE_MODELS_DETAIL_JSON_READER_HPP
 
-#include <algorithm>  // std::find
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -25764,14 +25917,12 @@ class json_reader {
 
   /// Reads these keys as if they were not there.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(const std::string& key) const {
-    return std::find(hidden_.begin(), hidden_.end(), key) != hidden_.end();
-  }
+  bool hides(const std::string& key) const { return contains(hidden_, key); }
 
   /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
   const J* find(const char* key) {
     if (hides(key)) return nullptr;
-    if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
+    if (!contains(asked_, key)) asked_.emplace_back(key);
     const std::string name = key;
     if (!object_ || !object_->contains(name)) return nullptr;
     const J& value = object_->at(name);
@@ -25864,13 +26015,16 @@ class json_reader {
     return value;
   }
 
-  /// The keys that are there and were never asked for, null ones left out.
+  /// Calls with(key, value) for each key that is there and was never asked for, null ones left out.
+  template <class F>
+  void each_unasked(const F& with) const {
+    if (!object_) return;
+    for (const auto& item : object_->items())
+      if (!item.value().is_null() && !contains(asked_, item.key())) with(item.key(), item.value());
+  }
   std::vector<std::string> unasked() const {
     std::vector<std::string> keys;
-    if (!object_) return keys;
-    for (const auto& item : object_->items())
-      if (!item.value().is_null() && std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
-        keys.push_back(item.key());
+    each_unasked([&](const std::string& key, const J&) { keys.push_back(key); });
     return keys;
   }
 
@@ -26009,8 +26163,9 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine
   const auto heads =
       text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
-  const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
+  const auto given = text.index("head_dim");
   if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
+    const auto nope = text.index("qk_nope_head_dim", range::whole);
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
     if (!nope && (!given || *given < *rotated))
       text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");
@@ -26095,7 +26250,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::count_if, std::find
+#include <algorithm>  // std::count_if
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
@@ -26534,6 +26689,7 @@ class hugging_face_group_maker {
                                  ? head.window
                                  : rotary_dim_of(text_, rope, head, defaults_,
                                                  terms.factor.value_or(defaults_.partial_rotary_factor));
+    if (model_.groups.empty()) name_assumed(rope, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
@@ -26600,6 +26756,31 @@ class hugging_face_group_maker {
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
 
+  /// Names the defaults of the class that a group has, but for its base.
+  void name_assumed(json_reader<J>& rope, const std::string& type, const group_terms& terms) {
+    const auto name = [&](const char* key, double value) {
+      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
+           model_.architecture);
+    };
+    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels"))
+      name("head_dim", static_cast<double>(defaults_.head_dim));
+    const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
+                         !detail::equal(defaults_.partial_rotary_factor, 1);
+    if (partial && !text_.has("rotary_dim") && !rope.has("partial_rotary_factor") &&
+        !text_.has("partial_rotary_factor") && !text_.has("rotary_pct") && !text_.has("rope_pct"))
+      name("partial_rotary_factor", defaults_.partial_rotary_factor);
+    const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
+                        : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
+                        : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
+                        : defaults_.scale == score_scale::qk_scale_factor      ? "qk_scale_factor"
+                                                                               : nullptr;
+    if (scale && !head_.latent && defaults_.scale_number > 0 && !text_.has(scale))
+      name(scale, defaults_.scale_number);
+    if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
+        !text_.has("attn_logit_softcapping"))
+      name("attn_logit_softcapping", defaults_.softcap);
+  }
+
   /// What q . k is multiplied by.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
@@ -26633,21 +26814,37 @@ class hugging_face_group_maker {
     return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
   }
 
+  /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
+  std::pair<std::optional<double>, std::string> base_beside() {
+    const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
+    for (const char* key : {"rope_theta", "rotary_emb_base"}) {
+      if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
+      if (const auto base = text_.number(key, range::above_one)) return {base, text_.path() + key};
+    }
+    const J* attention = text_.object("attn_config");  // DBRX
+    if (!attention) return {};
+    json_reader<J> reader(attention, text_.path() + "attn_config.");
+    return {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+  }
+
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms) {
-    std::optional<double> beside;  // a list of Step 3.5 is in the terms
-    if (!defaults_.theta_unread &&
-        (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta")))
-      beside = text_.number("rope_theta", range::above_one);
-    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
-    if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
-      beside =
-          json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
+    const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
-    if (terms.overruling_base) return *terms.overruling_base;
+    if (terms.overruling_base) {
+      // The base beside the dictionary is that of the layers of DeepSeek V4 that slide.
+      const bool compressed = defaults_.form == dictionary_form::compressed;
+      const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
+      const auto differs = [&](const std::optional<double>& base) {
+        return base && !detail::equal(*base, *terms.overruling_base);
+      };
+      if (differs(inside)) warn(rope.path() + "rope_theta is overruled by " + by);
+      if (!compressed && differs(beside)) warn(key + " is overruled by " + by);
+      return *terms.overruling_base;
+    }
     if (inside) {
       if (beside && !detail::equal(*beside, *inside))
-        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
+        warn(key + " is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
     if (terms.base) return *terms.base;
@@ -26692,7 +26889,6 @@ class hugging_face_group_maker {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
-#include <algorithm>  // std::count, std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -26803,8 +26999,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
     add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
   }
-  if (defaults.architecture == "olmohybrid" &&
-      std::count(types.begin(), types.end(), defaults.full_type) == 0)
+  if (defaults.architecture == "olmohybrid" && !contains(types, defaults.full_type))
     types.back() = defaults.full_type;
   return types;
 }
@@ -26845,14 +27040,13 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
     return without;
   }
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
-  const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
     fitting_list(text, defaults, "no_rope_layers", layers, given);
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const Index period = every.value_or(defaults.no_rope_every);
+  const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
   if (period == 0) return without;
   if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
   for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
@@ -26869,6 +27063,11 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
                                           std::optional<Index> layers, const std::vector<std::string>& types,
                                           bool slides) {
   std::vector<Index> without = named_without_rope(text, defaults, layers);
+  if (defaults.crosses)
+    for (const double layer : text.numbers("cross_attention_layers", range::whole)
+                                  .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
+      if (layer < static_cast<double>(layers.value_or(most_layers)))
+        without.push_back(static_cast<Index>(layer));
   const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
     const bool full = is_full(defaults, types[i]);
@@ -26876,8 +27075,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
       without.push_back(static_cast<Index>(i));
   }
   // Both rules may have named a layer.
-  std::sort(without.begin(), without.end());
-  without.erase(std::unique(without.begin(), without.end()), without.end());
+  sort_distinct(without);
   return without;
 }
 
@@ -26914,11 +27112,11 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
-    const auto local = local_base();
     if (given && add_nested_groups(*given, path)) return;
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    const auto local = local_base();
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
     if (given && !old && defaults_.local_base > 0) refuse_flat_dictionary();
     maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
@@ -26989,14 +27187,18 @@ class hugging_face_groups {
   /// Step 3.5, whose layers of a type have the base and the share of channels of the last of them.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
-    if (has_given_types()) return;
+    if (has_given_types()) {
+      if (text_.is_list("rope_theta"))
+        maker_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
+      return;
+    }
     const auto bases = number_or_list("rope_theta", range::above_one),
                factors = number_or_list("partial_rotary_factors", range::fraction);
     const J* scaling = text_.object("rope_scaling");
     const std::string path = text_.path() + "rope_scaling.";
     std::vector<std::string> types;
     for (const std::string& type : model_.layers)
-      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+      if (!contains(types, type)) types.push_back(type);
     for (const std::string& type : types) {
       check_name(type, text_.path() + "layer_types");
       group_terms terms;
@@ -27019,6 +27221,12 @@ class hugging_face_groups {
     const auto stretched = text_.number("compress_rope_theta", range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
     maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
+    if (const J* dictionary = two ? both.object("compress") : nullptr; dictionary && stretched) {
+      const auto inside =
+          json_reader<J>(dictionary, path + "compress.").number("rope_theta", range::above_one);
+      if (inside && !detail::equal(*inside, *stretched))
+        maker_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
+    }
     terms.base = stretched ? *stretched : maker_.assumed("compress_rope_theta", defaults_.filled_base);
     if (!two) terms.overruling_base = terms.base;
     maker_.add("compressed_sparse_attention", two ? both.object("compress") : given,
@@ -27038,9 +27246,8 @@ class hugging_face_groups {
     for (std::size_t i = 0; i < bases->size(); ++i) {
       const std::pair<std::string, double> kind(layers[i], (*bases)[i]);
       if (detail::equal(kind.second, 0)) continue;
-      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
-      if (std::find(distinct.begin(), distinct.end(), kind.second) == distinct.end())
-        distinct.push_back(kind.second);
+      if (!contains(kinds, kind)) kinds.push_back(kind);
+      if (!contains(distinct, kind.second)) distinct.push_back(kind.second);
     }
     if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
     if (distinct.size() == 1) {
@@ -27075,8 +27282,7 @@ class hugging_face_groups {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
       if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
-    std::sort(without.begin(), without.end());
-    without.erase(std::unique(without.begin(), without.end()), without.end());
+    sort_distinct(without);
   }
 
   /// rope_parameters with one dictionary per layer type; null for a type whose layers do not turn.
@@ -27096,6 +27302,8 @@ class hugging_face_groups {
                  has_base ? group_terms{} : terms_of(key, item.value()));
     }
     if (!nested) return false;
+    if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
+      text_.refuse("layer_rope_theta", "must not lie beside a dictionary for each type of layers");
     for (const std::string& key : unturned) leave_out(key);
     for (const std::string& key : beside)
       maker_.warn(path + key + " lies beside the layer types and has no effect");
@@ -27155,6 +27363,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},
@@ -27274,7 +27483,16 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? window
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  if (defaults.architecture == "llama4") return {not_known_window};  // layers that rotate attend in chunks
+  // A class that knows no window has no key for one.
+  const bool given = text.has("sliding_window") || text.has("local_attention");
+  // Of Llama 4 layers that rotate attend in chunks, the others to all tokens.
+  const bool chunks = defaults.architecture == "llama4";
+  if ((chunks || defaults.crosses) && !given)
+    for (Index i = 0; i < layers.value_or(0); ++i)
+      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
+                                                                                        : not_known_window);
+  if (!windows.empty()) return windows;
+  if (chunks || defaults.crosses) return {not_known_window};
   if (window == 0 || defaults.slides == which_slide::every) return {window};
   if (layers && (bare || first != not_known)) {
     for (Index i = 0; i < *layers; ++i) {
@@ -27285,8 +27503,6 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
     }
     return windows;
   }
-  // A class that knows no window has no key for one.
-  const bool given = text.has("sliding_window") || text.has("local_attention");
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 
@@ -27333,6 +27549,7 @@ class hugging_face_importer {
         warn(text_.path() + key + " is not understood and has no effect");
     }
     note_outer_keys();
+    note_inner_keys();
     return std::move(model_);
   }
 
@@ -27341,6 +27558,38 @@ class hugging_face_importer {
   static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
     if (const J* text = outer.object("text_config")) return {text, "text_config."};
     return {&config, ""};
+  }
+
+  /// The keys of a dictionary that speak of rope, but for one that is read, each with the path in front.
+  static void add_inner_keys(const J& dictionary, const std::string& path, std::string_view read,
+                             std::vector<std::string>& keys) {
+    for (const auto& item : dictionary.items())
+      if (item.key() != read && !item.value().is_null() && speaks_of_rope(item.key()))
+        keys.push_back(path + item.key());
+  }
+
+  /// Names the keys without effect in the dictionaries that are read but for the rope dictionaries, and what
+  /// other parts of a model have. Its towers of vision and sound are never read.
+  void note_inner_keys() {
+    std::vector<std::string> keys;
+    if (const J* attention = text_.object("attn_config"))
+      add_inner_keys(*attention, text_.path() + "attn_config.", "rope_theta", keys);
+    if (const J* layers = text_.object("per_layer_config"))
+      for (const auto& layer : layers->items())
+        if (layer.value().is_object())
+          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", "", keys);
+    for (auto* reader : {&text_, &outer_}) {
+      if (reader == &outer_ && text_.path().empty()) break;
+      reader->each_unasked([&](const std::string& key, const J& part) {
+        const bool left_alone =
+            key == "vision_config" || key == "audio_config" || key == "quantization_config";
+        if (key.ends_with("_config") && !left_alone && part.is_object())
+          add_inner_keys(part, reader->path() + key + ".", "", keys);
+      });
+    }
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    for (const std::string& key : keys) warn(key + " is not understood and has no effect");
   }
 
   /// Names what lies beside text_config and would have had a meaning inside.
@@ -27397,8 +27646,7 @@ class hugging_face_importer {
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
       if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)))
         types.push_back(model_.layers[i]);
-    std::sort(types.begin(), types.end());
-    types.erase(std::unique(types.begin(), types.end()), types.end());
+    sort_distinct(types);
     constexpr std::size_t most = 4;  // names in the warning
     std::string names;
     std::size_t unknown = 0;
@@ -27563,13 +27811,13 @@ class model_tables {
   ///
   /// Throws:  std::out_of_range if the model does not say of which type the layer is
   std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return std::nullopt;
+    if (detail::contains(without_, layer)) return std::nullopt;
     if (layer >= 0 && group_of_layer_.empty() && place_of_group_.size() == 1) return of_group(0);
     if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
         group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
       ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
                                                     " rotates; it has ", group_of_layer_.size(), " layers"));
-    return of_group(static_cast<Index>(group_of_layer_[static_cast<std::size_t>(layer)]));
+    return of_group(group_of_layer_[static_cast<std::size_t>(layer)]);
   }
 
   /// The table of a group of layers, by its number in model_rope::groups, placed as above.
@@ -27584,7 +27832,7 @@ class model_tables {
   }
 
  private:
-  static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
+  static constexpr Index unknown = -1;
   struct place {
     std::size_t table;
     Index first_channel;
@@ -27597,7 +27845,7 @@ class model_tables {
     for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
       const layer_group* group =
           model.groups.size() == 1 ? &model.groups.front() : model.group(model.layers[layer]);
-      group_of_layer_.push_back(group ? static_cast<std::size_t>(group - model.groups.data()) : unknown);
+      group_of_layer_.push_back(group ? detail::to_index(group - model.groups.data()) : unknown);
     }
   }
 
@@ -27621,7 +27869,7 @@ class model_tables {
   }
 
   std::vector<Index> without_;
-  std::vector<std::size_t> group_of_layer_;  // empty if the model does not name the types of its layers
+  std::vector<Index> group_of_layer_;  // empty if the model does not name the types of its layers
   std::vector<place> place_of_group_;
   std::vector<frequency_table<S>> tables_;
 };
@@ -27943,6 +28191,44 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// hunyuan_vl_positions of runs whose type is a parameter: no program compiles their variant without a call.
+template <class Integer, class Runs>
+prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
+  tokens_of_prompt(function, runs);
+  Runs with_ends = runs;  // of rows
+  for (auto& run : with_ends)
+    if (auto* image = std::get_if<vision_run>(&run)) {
+      if (image->frames > 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": an image must be one frame, got ", image->frames));
+      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
+    }
+  const Index tokens = tokens_of_prompt(function, with_ends);
+  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
+  Index token = 0, images = 0;
+  for (const auto& run : with_ends) {
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      token += text->tokens;
+      continue;
+    }
+    const vision_run& image = *std::get_if<vision_run>(&run);
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = column;
+        prompt.coordinates(token, axes - 2) = row;
+        prompt.coordinates(token, axes - 1) = images;
+      }
+    ++images;
+  }
+  return prompt;
+}
+
+}  // namespace detail
 
 /// Four coordinates a token, (position, width, height, image), or the last three, as many as the model has
 /// sections. Text has its index in the prompt on all of them. An image starts over:
@@ -27969,36 +28255,7 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
   if (axes != 3 && axes != 4)
     ROPE_THROW(std::invalid_argument,
                detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
-  detail::tokens_of_prompt("hunyuan_vl_positions", runs);
-  std::vector<prompt_run> with_ends = runs;  // of rows
-  for (prompt_run& run : with_ends)
-    if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("hunyuan_vl_positions: an image must be one frame, got ", image->frames));
-      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
-    }
-  const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
-  for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
-  Index token = 0, images = 0;
-  for (const prompt_run& run : with_ends) {
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      token += text->tokens;
-      continue;
-    }
-    const vision_run& image = *std::get_if<vision_run>(&run);
-    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
-    for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = column;
-        prompt.coordinates(token, axes - 2) = row;
-        prompt.coordinates(token, axes - 1) = images;
-      }
-    ++images;
-  }
-  return prompt;
+  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
 }
 
 }  // namespace ROPE_ABI
@@ -28011,7 +28268,6 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
 
 #include <algorithm>  // std::max
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28074,30 +28330,34 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
   return i;
 }
 
+inline Index tokens_of_run(const char* function, const sounding_video_run& run) {
+  const Index video = tokens_of_run(function, run.video);
+  const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
+  return with_tokens_before(function, both, 4);  // two open it, two close it
+}
+
 /// Checks every run and returns the number of tokens.
-inline Index tokens_of_omni_prompt(const char* function, const std::vector<omni_run>& runs) {
-  constexpr Index most = (std::numeric_limits<Index>::max)() / 64;
+template <class Runs>
+Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   Index total = 0;
-  for (const omni_run& run : runs) {
-    Index tokens = 0;
-    if (const auto* text = std::get_if<text_run>(&run)) tokens = tokens_of_prompt(function, {*text});
-    if (const auto* vision = std::get_if<vision_run>(&run)) tokens = tokens_of_prompt(function, {*vision});
-    if (const auto* both = std::get_if<sounding_video_run>(&run))
-      tokens = tokens_of_prompt(function, {both->video, text_run{both->audio_tokens}, text_run{4}});
-    if (tokens > most - total)
-      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
-    total += tokens;
+  for (const auto& run : runs) {
+    const auto add = [&](const auto* piece) {
+      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
+    };
+    add(std::get_if<text_run>(&run));
+    add(std::get_if<vision_run>(&run));
+    add(std::get_if<sounding_video_run>(&run));
   }
   return total;
 }
 
 /// Walks over the runs. `both(walk, run)` places a sounding video and moves on walk.prompt.next.
-template <class Scalar, class Both>
-prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vector<omni_run>& runs,
-                                          Scalar start, const Both& both) {
+template <class Scalar, class Runs, class Both>
+prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
+                                          const Both& both) {
   omni_prompt<Scalar> walk{{{tokens_of_omni_prompt(function, runs), 3}, start}};
   Scalar& next = walk.prompt.next;
-  for (const omni_run& run : runs) {
+  for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(next)))
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position must be at most 2^53 in magnitude, got ", next));
@@ -29345,7 +29605,10 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  typename frequency_table<S>::double_map rates() const { return growth_.rates.map(); }
+  template <class Map = typename frequency_table<S>::double_map>
+  Map rates() const {
+    return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
+  }
 
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
@@ -29574,8 +29837,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                  Last last) {
   static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
                 "fourier_table: mixtures are float or double");
-  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
-                            to_sin = sin_mix.derived().template cast<double>();
+  const number_array<double> to_cos = cos_mix.derived().template cast<double>(),
+                             to_sin = sin_mix.derived().template cast<double>();
   const Index count = kept.pairs(), mixed = to_cos.cols();
   detail::check_same_shape("fourier_table", to_cos, to_sin);
   if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
@@ -29587,21 +29850,21 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
   detail::range_phases phases(kept, start);
-  detail::storage<double> cos(static_cast<std::size_t>(count)), sin(cos.size());
+  number_array<double> cos(count), sin(count);
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
                                          rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
                                            const detail::phase_row& row = phases.next();
                                            for (Index j = 0; j < count; ++j) {
                                              const cos_sin value =
                                                  cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-                                             cos[static_cast<std::size_t>(j)] = value.cos;
-                                             sin[static_cast<std::size_t>(j)] = value.sin;
+                                             cos(j) = value.cos;
+                                             sin(j) = value.sin;
                                            }
                                            for (Index d = 0; d < pairs; ++d) {
                                              double cos_sum = 0, sin_sum = 0;
                                              for (Index j = 0; j < count && d < mixed; ++j) {
-                                               cos_sum += cos[static_cast<std::size_t>(j)] * to_cos(j, d);
-                                               sin_sum += sin[static_cast<std::size_t>(j)] * to_sin(j, d);
+                                               cos_sum += cos(j) * to_cos(j, d);
+                                               sin_sum += sin(j) * to_sin(j, d);
                                              }
                                              cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
                                              sin_row[d] = detail::entry_of<S>(m * sin_sum);

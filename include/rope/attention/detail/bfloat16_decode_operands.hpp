@@ -33,7 +33,7 @@ class bfloat16_decode_operands {
   using pairs_of_values = value_pairs<bfloat16_products>;
 
  public:
-  using sum = float;
+  using sum = arithmetic<typename call_type::stored>;
 
   bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_pairs {};
@@ -119,7 +119,6 @@ class bfloat16_decode_operands {
       }
       std::fill_n(visible_sums_, channels, 0.0f);
       value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
-      using sum = arithmetic<typename call_type::stored>;
       channels_map<sum> of_row(sums + r * channels, channels);
       if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
       of_row += const_channels_map<sum>(visible_sums_, channels);
