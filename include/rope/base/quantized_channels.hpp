@@ -54,8 +54,8 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 /// scale of 0. Where x holds a NaN or an infinity the scale is NaN and the integers are zeros.
 ///
 /// \param most  the integer of largest magnitude, below 2^22
-template <class I>
-float quantize_channels(const float* x, Index count, I* out, std::int32_t most = 127) {
+template <class Integer>
+float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes are in the order of their bits, NaN behind infinity.
   std::int32_t largest = 0;
   for (Index i = 0; i < count; ++i)
@@ -64,7 +64,7 @@ float quantize_channels(const float* x, Index count, I* out, std::int32_t most =
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
-    std::fill_n(out, count, I{0});
+    std::fill_n(out, count, Integer{0});
     return std::bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
   const float scale = as_computed(std::bit_cast<float>(largest) / static_cast<float>(most)),
@@ -74,7 +74,8 @@ float quantize_channels(const float* x, Index count, I* out, std::int32_t most =
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
   for (Index i = 0; i < count; ++i)
-    out[i] = static_cast<I>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+    out[i] =
+        static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   return scale;
 }
 
