@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <rope/models.hpp>
 #include <rope/rotation.hpp>
 #include <stdexcept>
@@ -69,6 +70,14 @@ bool reorder(const std::string& name, rope::Index rows, std::vector<std::byte>& 
   return true;
 }
 
+/// The layout that `convert` has written into a config. Few classes of transformers read that key, so that
+/// import_hugging_face takes the layout of the class unless it is given this one.
+inline std::optional<rope::layout_kind> converted_layout(const nlohmann::json& config) {
+  const auto at = config.find("rope_interleave");
+  if (at == config.end() || !at->is_boolean()) return std::nullopt;
+  return at->get<bool>() ? rope::layout_kind::interleaved : rope::layout_kind::half_split;
+}
+
 /// Writes folder `to` with the weights of folder `from` in another layout, the config that says so, and its tokenizer.
 ///
 /// Returns how many tensors were reordered.
@@ -77,7 +86,7 @@ inline int convert(const std::filesystem::path& from, const std::filesystem::pat
                    rope::layout_kind layout) {
   nlohmann::json config;
   std::ifstream(from / "config.json") >> config;
-  const rope::model_rope model = rope::import_hugging_face(config);
+  const rope::model_rope model = rope::import_hugging_face(config, {.layout = converted_layout(config)});
   if (model.groups.front().layout == layout)
     throw std::runtime_error(std::string("the weights are ") + rope::name_of(layout) + " already");
   const shape of = shape_of(model);

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint_layout.hpp"
 #include "decoder.hpp"
 #include "llama2c.hpp"
 #include "safetensors.hpp"
@@ -233,7 +234,8 @@ int main(int argc, char** argv) {
     const request of = request_of(words);
     if (std::filesystem::is_directory(of.model)) {
       const auto codec = of.ids.empty() ? codec_of(of.model) : text_codec{};
-      generate(of, read_json(of.model / "config.json"), safetensors(of.model), {}, codec);
+      const nlohmann::json config = read_json(of.model / "config.json");
+      generate(of, config, safetensors(of.model), checkpoint_layout::converted_layout(config), codec);
     } else {
       const llama2c_checkpoint checkpoint(of.model);
       text_codec codec;

@@ -128,7 +128,8 @@ TEST_CASE("a checkpoint converted to the other layout is the same model", "[exam
     CHECK(checkpoint_layout::convert(folder, other, target) >= 2);
     json config;
     std::ifstream(other / "config.json") >> config;
-    const auto model = rope::import_hugging_face(config, {.length = tokens});
+    const auto model = rope::import_hugging_face(
+        config, {.length = tokens, .layout = checkpoint_layout::converted_layout(config)});
     CHECK(model.groups.front().layout == target);
     decoder<double> converted(config, model, safetensors(other), tokens);
     CHECK(error_of(logits_of(converted, tokens), record) < rounded_record);
