@@ -745,6 +745,9 @@ TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
   for (const char* type : {"lfm2", "lfm2_moe"}) {
     CHECK(without(type, json::object()).empty());
     CHECK(without(type, {{"full_attn_idxs", {1, 2}}}) == layers{0, 3});
+    const auto listed = import_hugging_face(
+        json{{"model_type", type}, {"head_dim", 8}, {"num_hidden_layers", 2}, {"full_attn_idxs", {1}}});
+    CHECK(listed.layers == std::vector<std::string>{"conv", "full_attention"});
     CHECK(without(type, {{"layer_types", {"conv", "conv", "full_attention", "conv"}}}) == layers{0, 1, 3});
   }
   CHECK(without("bamba", {{"attn_layer_indices", {2}}}) == layers{0, 1, 3});

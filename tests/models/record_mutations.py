@@ -40,6 +40,8 @@ EXPLAINED = [
      "there is no pattern of layers"),
     ("hugging_face", ("dense_first",), lambda record: "full_every" not in record and "full_rotate" not in record,
      "neither a pattern of layers nor a rotation begins after the dense ones"),
+    ("hugging_face", ("other_type",), lambda record: record.get("others_attend") == "false" and "full_list" not in record
+     and "full_every" not in record, "no layer is given that type, and every type but full_type attends to nothing"),
     ("hugging_face", ("turns_word",), lambda record: "turns_if" not in record, "no key is asked for that word"),
     ("hugging_face", ("scale_number",), lambda record: record.get("scale") in (None, "one", "half_head", "inverse_root"),
      "the default of a key that is not asked for"),

@@ -79,6 +79,9 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
           "0 0 0 4096");
   }
   CHECK(windows(hugging_face("dots1", json::object())) == "0 0 0 0");  // from 62 on
+  const auto many = hugging_face("dots1", with({{"num_hidden_layers", 64}}));
+  CHECK(many.attention_of_layer(61).window == 0);
+  CHECK(many.attention_of_layer(62).window == 16);
   CHECK(windows(hugging_face("modernbert", json::object())) == "0 65 65 0");
   CHECK(windows(hugging_face("modernbert-decoder", {{"local_attention", 100}})) == "0 50 50 0");
   CHECK(windows(hugging_face("afmoe", {{"sliding_window", nullptr}})) == "0 0 0 0");
