@@ -10023,19 +10023,19 @@ class integer_decode_operands {
 
   /// With integers of 8 bits up to 128 in magnitude, a score stays below 2^31.
   std::int32_t largest_query() const {
-    constexpr Index largest = std::numeric_limits<number>::max();
+    constexpr Index largest = (std::numeric_limits<number>::max)();
     return static_cast<std::int32_t>((std::min)(
-        largest, Index{std::numeric_limits<sum>::max() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
+        largest, Index{(std::numeric_limits<sum>::max)() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
   }
 
   /// Integers and scale of a row of weights, of which those of `hull` count: a neighbour outside meets zeros
   /// in place of a value.
   void round_weights(Index row, const tile_range& hull, const float* weights) {
-    static_assert(Index{std::numeric_limits<number>::max()} * 128 * shape::tile <
-                  Index{std::numeric_limits<sum>::max()});
+    static_assert(Index{(std::numeric_limits<number>::max)()} * 128 * shape::tile <
+                  Index{(std::numeric_limits<sum>::max)()});
     number* to = weights_ + row * shape::tile;
     weight_scales_[row] = quantize_channels(weights + hull.first, hull.last - hull.first, to + hull.first,
-                                            std::int32_t{std::numeric_limits<number>::max()});
+                                            std::int32_t{(std::numeric_limits<number>::max)()});
   }
 
   const call_type& call_;
@@ -27445,7 +27445,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
-  const auto assumed = static_cast<Index>(std::abs(defaults.sliding_window));
+  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.architecture == "modernbert" || (both_sides && !defaults.causal))
     return both_sides.value_or(assumed) / 2 + 1;
   if (both_sides && !window) return *both_sides / 2;
@@ -27631,7 +27631,7 @@ class hugging_face_importer {
 
   /// Names the window of the class, where the file has none and layers slide.
   void note_assumed_window() {
-    const double assumed = std::abs(defaults_.sliding_window);
+    const double assumed = (std::abs)(defaults_.sliding_window);
     if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;

@@ -160,19 +160,19 @@ class integer_decode_operands {
 
   /// With integers of 8 bits up to 128 in magnitude, a score stays below 2^31.
   std::int32_t largest_query() const {
-    constexpr Index largest = std::numeric_limits<number>::max();
+    constexpr Index largest = (std::numeric_limits<number>::max)();
     return static_cast<std::int32_t>((std::min)(
-        largest, Index{std::numeric_limits<sum>::max() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
+        largest, Index{(std::numeric_limits<sum>::max)() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
   }
 
   /// Integers and scale of a row of weights, of which those of `hull` count: a neighbour outside meets zeros
   /// in place of a value.
   void round_weights(Index row, const tile_range& hull, const float* weights) {
-    static_assert(Index{std::numeric_limits<number>::max()} * 128 * shape::tile <
-                  Index{std::numeric_limits<sum>::max()});
+    static_assert(Index{(std::numeric_limits<number>::max)()} * 128 * shape::tile <
+                  Index{(std::numeric_limits<sum>::max)()});
     number* to = weights_ + row * shape::tile;
     weight_scales_[row] = quantize_channels(weights + hull.first, hull.last - hull.first, to + hull.first,
-                                            std::int32_t{std::numeric_limits<number>::max()});
+                                            std::int32_t{(std::numeric_limits<number>::max)()});
   }
 
   const call_type& call_;

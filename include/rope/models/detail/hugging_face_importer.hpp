@@ -144,7 +144,7 @@ class hugging_face_importer {
 
   /// Names the window of the class, where the file has none and layers slide.
   void note_assumed_window() {
-    const double assumed = std::abs(defaults_.sliding_window);
+    const double assumed = (std::abs)(defaults_.sliding_window);
     if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;

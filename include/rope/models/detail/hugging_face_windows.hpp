@@ -45,7 +45,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
-  const auto assumed = static_cast<Index>(std::abs(defaults.sliding_window));
+  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.architecture == "modernbert" || (both_sides && !defaults.causal))
     return both_sides.value_or(assumed) / 2 + 1;
   if (both_sides && !window) return *both_sides / 2;
