@@ -1183,7 +1183,7 @@ enum class product_precision {
   /// as 0. Gradients and probabilities are computed in full.
   bfloat16,
   /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
-  /// no table turns them: a step takes half to four fifths of the time with AVX512_VNNI. A channel of a query
+  /// no table turns them: a step takes half to nine tenths of the time with AVX512_VNNI. A channel of a query
   /// is off by at most 2^-15.9 of the largest of its head (2^-24.9 head_dim from head_dim 513 on), and a
   /// weight times the scale of its value by at most 2^-15.9 of the largest of 128 keys: far below what
   /// storing 8 bits rounds. Sums of products are exact. Where queries are many they multiply in full.
@@ -7781,8 +7781,8 @@ class decode_turns {
   }
 
  private:
-  /// One head of a page is too short to be fetched ahead, and of few queries too little work to wait for it.
-  /// The next head is beside it, the next page anywhere.
+  /// One head of a page is too short to be fetched ahead, and a few queries are too little work to hide the
+  /// wait for the next page, which may be anywhere. The next head is beside it.
   static bool has_short_pages(const token_source<C>& k) {
     return k.head_stride > k.token_stride && k.page_size() > 0 &&
            k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;

@@ -79,8 +79,8 @@ class decode_turns {
   }
 
  private:
-  /// One head of a page is too short to be fetched ahead, and of few queries too little work to wait for it.
-  /// The next head is beside it, the next page anywhere.
+  /// One head of a page is too short to be fetched ahead, and a few queries are too little work to hide the
+  /// wait for the next page, which may be anywhere. The next head is beside it.
   static bool has_short_pages(const token_source<C>& k) {
     return k.head_stride > k.token_stride && k.page_size() > 0 &&
            k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;
