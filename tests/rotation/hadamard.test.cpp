@@ -131,8 +131,9 @@ TEST_CASE("an outlier no longer decides how coarsely the other channels are roun
 
 TEST_CASE("a head_dim that is no power of two is refused", "[rotation]") {
   std::vector<float> x(96, 1);
-  CHECK_THROWS_WITH(rope::hadamard_transform(rope::thd(x.data(), 1, 1, 96)),
-                    Catch::Matchers::Contains("hadamard_transform: head_dim must be a power of two, got 96"));
+  CHECK_THROWS_WITH(
+      rope::hadamard_transform(rope::thd(x.data(), 1, 1, 96)),
+      testing::ContainsSubstring("hadamard_transform: head_dim must be a power of two, got 96"));
   CHECK_THROWS_AS(rope::hadamard_transform(rope::thd(x.data(), 1, 1, 0)), std::invalid_argument);
   auto null = rope::thd(x.data(), 1, 1, 64);
   null.data = nullptr;

@@ -16,6 +16,7 @@
 #endif
 
 #include <cstdint>
+#include <string>
 
 namespace testing {
 
@@ -26,9 +27,11 @@ using Catch::Matchers::WithinULP;
 /// The seed of this run, printed by Catch2 and set with --rng-seed.
 #if ROPE_CATCH_MAJOR >= 3
 using Catch::Approx;
+using Catch::Matchers::ContainsSubstring;
 inline std::uint32_t seed() { return Catch::getSeed(); }
 #else
 using Catch::Detail::Approx;
+inline auto ContainsSubstring(const std::string& text) { return Catch::Matchers::Contains(text); }
 inline std::uint32_t seed() { return Catch::rngSeed(); }
 #endif
 

@@ -259,8 +259,9 @@ TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]"
   const auto model = hugging_face("gemma2", {{"use_bidirectional_attention", true}});
   CHECK_THROWS_AS(model.attention_of_layer(-1), std::out_of_range);
   CHECK_THROWS_AS(model.attention_of_layer(4), std::out_of_range);
-  CHECK_THROWS_WITH(model.attention_of_layer(4), Catch::Contains("from 0 to 3, got 4"));
-  CHECK_THROWS_WITH(model.attention_of_layer(0), Catch::Contains("how far back layer 0 looks is not known"));
+  CHECK_THROWS_WITH(model.attention_of_layer(4), testing::ContainsSubstring("from 0 to 3, got 4"));
+  CHECK_THROWS_WITH(model.attention_of_layer(0),
+                    testing::ContainsSubstring("how far back layer 0 looks is not known"));
   // Groups of several scales, and a layer of neither.
   const auto gemma4 = hugging_face(
       "gemma4_text", {{"layer_types", {"full_attention", "sliding_attention", "novel", "full_attention"}},
@@ -269,5 +270,5 @@ TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]"
                       {"rope_parameters",
                        {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
                         {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}});
-  CHECK_THROWS_WITH(gemma4.attention_of_layer(2), Catch::Contains("layer 2"));
+  CHECK_THROWS_WITH(gemma4.attention_of_layer(2), testing::ContainsSubstring("layer 2"));
 }
