@@ -4,13 +4,15 @@
 
     tests/museum/plant.py                    every exhibit
     tests/museum/plant.py --only TEXT        those whose name contains TEXT; may be repeated
+    tests/museum/plant.py --since COMMIT     those that differ from COMMIT, or whose header or test does
     tests/museum/plant.py --list             their names
     tests/museum/plant.py --check            compiles nothing: every bug still applies, every test exists, the
                                              table in README.md is that of the exhibits
     tests/museum/plant.py --table            writes that table
 
-Other options: --cxx COMPILER (clang++ or g++), --jobs N, --timeout SECONDS for one run of a test, --scratch
-FOLDER. The folder is kept: until a header, a test or an exhibit changes, a second run does not plant again what
+Other options: --minutes M, after which no other exhibit is begun and the last line counts what was left,
+--cxx COMPILER (clang++ or g++), --jobs N, --timeout SECONDS for one run of a test, --scratch FOLDER. The folder
+is kept: until a header, a test or an exhibit changes, a second run does not plant again what
 was caught, nor test the true headers again. Remove it, or name another, for a run from nothing.
 
 It needs Python 3, Eigen (pkg-config, or /usr/include/eigen3) and Catch2 2.13 or 3; the headers of the tree are
@@ -46,6 +48,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = HERE.parent
@@ -57,6 +60,20 @@ TABLE_BEGIN, TABLE_END = "<!-- exhibits -->\n", "<!-- end -->\n"
 
 class Failure(Exception):
     """What is wrong with an exhibit or with this machine, in words."""
+
+
+def changed_since(commit, exhibits):
+    """The exhibits that a commit does not have as they are, or whose files differ from those of it."""
+    def git(*arguments):
+        code, said = run(["git", "-C", str(ROOT), *arguments])
+        if code != 0:
+            raise SystemExit(said)
+        return said
+
+    files = git("diff", "--name-only", commit, "--", "include", "tests").splitlines()
+    files = {file.removeprefix("include/").removeprefix("tests/") for file in files}
+    before = json.loads(git("show", f"{commit}:tests/museum/exhibits.json"))
+    return [e for e in exhibits if e not in before or files & {e["test"], e.get("header"), *e.get("with", [])}]
 
 
 def cases_in(text):
@@ -278,6 +295,8 @@ class Workshop:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--since", metavar="COMMIT")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--table", action="store_true")
@@ -290,6 +309,8 @@ def main():
 
     every = json.loads((HERE / "exhibits.json").read_text(encoding="utf-8"))
     exhibits = [e for e in every if not options.only or any(text in e["name"] for text in options.only)]
+    if options.since:
+        exhibits = changed_since(options.since, exhibits)
     if options.list:
         print("\n".join(e["name"] for e in exhibits))
         return 0
@@ -319,9 +340,12 @@ def main():
 
     options.scratch.mkdir(parents=True, exist_ok=True)
     workshop = Workshop(options.cxx, options.scratch, options.timeout)
-    counts = {"caught": 0, "NOT caught": 0, "held by a gate": 0}
+    counts = {"caught": 0, "NOT caught": 0, "held by a gate": 0, "left for want of time": 0}
+    end = time.monotonic() + 60 * options.minutes
 
     def judge(exhibit):
+        if time.monotonic() > end:
+            return "left for want of time", ""
         if "gate" in exhibit:
             return "held by a gate", exhibit["gate"]
         good, seen = workshop.caught(exhibit)
