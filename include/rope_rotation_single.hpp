@@ -5355,6 +5355,7 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <type_traits>
 
@@ -5605,6 +5606,26 @@ template <class T>
 inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
 template <class T>
 inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
+
+/// Whether a row of `pairs` pairs is one block of a few whole steps, or several whole blocks.
+template <class Layout, class T, bool apart>
+bool is_whole_blocks(Index pairs) {
+  using P = packet<arithmetic<T>>;
+  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs,
+                  block = pairs_in_block<Layout, T, P, apart>;
+  return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
+}
+
+/// Calls body with an index_sequence of the steps of each block of such a row.
+template <class Layout, class T, bool apart, class Body>
+EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
+  using P = packet<arithmetic<T>>;
+  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
+  const Index steps = (std::min)(pairs / rotation_step<Layout, T, P, apart>::pairs, Index(most));
+  with_count<most + 1>(steps, [&](auto each) {
+    if constexpr (each.size() > 0) body(each);
+  });
+}
 
 /// Rotates every head of one token.
 ///
@@ -5920,10 +5941,72 @@ class rotation {
   void run_row(Index b, Index first, Index last) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
+    if constexpr (std::is_same_v<T, S> && turns_in_packets<Layout, T, S>) {
+      using form = faster_form<Layout, T>;
+      if (x_.heads == 1 ? run_whole_blocks<form::read_again_apart>(b, first, last, 1)
+                        : run_whole_blocks<form::held_apart>(b, first, last, streams))
+        return;
+    }
     for (Index begin = first; begin < last; begin += tokens)
       for (Index h = 0; h < x_.heads; h += streams)
         for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
           rotate_heads(b, t, h, (std::min)(streams, x_.heads - h));
+  }
+
+  /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
+  /// How many steps a block has is asked once for all tokens: asked for each, it took as long as the channels
+  /// of a head did.
+  ///
+  /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
+  template <bool apart>
+  bool run_whole_blocks(Index b, Index first, Index last, Index streams) const {
+    using P = packet<A>;
+    if (invert_rows_ || !is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
+    if (streams_ && table_.pairs > pairs_in_block<Layout, T, P, apart>) return false;
+    if (x_.heads > 1) {
+      if (streams_ && !in_place_ && !faster_form<Layout, T>::holds_between_buffers) return false;
+      constexpr Index line = Index(sizeof(P) / sizeof(T));
+      if (shifts_heads<P> &&
+          (channels_to_line<P>(x_.at(b, first, 0) + first_channel_) != 0 || x_.token_stride % line != 0))
+        return false;
+    }
+    const Index tokens = streams >= x_.heads ? last - first : block();
+    with_steps_of_blocks<Layout, T, apart>(table_.pairs, [&](auto steps) {
+      for (Index begin = first; begin < last; begin += tokens)
+        for (Index h = 0; h < x_.heads; h += streams)
+          rotate_tokens<apart>(steps, b, begin, (std::min)(begin + tokens, last), h,
+                               (std::min)(streams, x_.heads - h));
+    });
+    return true;
+  }
+
+  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: among all numbers of steps the
+  /// strides of a loop over heads were no longer held in registers.
+  template <bool apart, class Steps>
+  EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last, Index head,
+                                       Index heads) const {
+    // Copies: a store of a packet could change the members, and each would be read again for each token.
+    const Source positions = positions_;
+    const table_view<S> table = table_;
+    const S scale = scale_;
+    const bool in_place = in_place_;
+    const Index in_stride = x_.token_stride, out_stride = out_.token_stride;
+    constexpr Index block = Index(steps.size()) * rotation_step<Layout, T, packet<A>, apart>::pairs;
+    const T* const in = x_.at(b, first, head) + first_channel_;
+    T* const out = out_.at(b, first, head) + first_channel_;
+    const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;
+    for (Index t = first; t < last; ++t) {
+      const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
+                                    in_head_stride, out_head_stride};
+      const std::int64_t position = positions(b, t);
+      const bool identity = table.is_identity(position);
+      if (!in_place) copy(token, identity ? 0 : 2 * table.pairs);
+      if (identity) continue;
+      const S* cos = table.cos(position);
+      const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
+      for (Index i = 0; i < table.pairs; i += block)
+        rotate_block<Layout, packet<A>, apart, false>(steps, token, row, i);
+    }
   }
 
   /// Heads [first, first + heads) of token t of row b.

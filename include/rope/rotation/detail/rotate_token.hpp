@@ -2,6 +2,7 @@
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <type_traits>
 
@@ -93,6 +94,26 @@ template <class T>
 inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
 template <class T>
 inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
+
+/// Whether a row of `pairs` pairs is one block of a few whole steps, or several whole blocks.
+template <class Layout, class T, bool apart>
+bool is_whole_blocks(Index pairs) {
+  using P = packet<arithmetic<T>>;
+  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs,
+                  block = pairs_in_block<Layout, T, P, apart>;
+  return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
+}
+
+/// Calls body with an index_sequence of the steps of each block of such a row.
+template <class Layout, class T, bool apart, class Body>
+EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
+  using P = packet<arithmetic<T>>;
+  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
+  const Index steps = (std::min)(pairs / rotation_step<Layout, T, P, apart>::pairs, Index(most));
+  with_count<most + 1>(steps, [&](auto each) {
+    if constexpr (each.size() > 0) body(each);
+  });
+}
 
 /// Rotates every head of one token.
 ///
