@@ -5944,7 +5944,7 @@ class rotation {
     if constexpr (std::is_same_v<T, S> && turns_in_packets<Layout, T, S>) {
       using form = faster_form<Layout, T>;
       if (x_.heads == 1 ? run_whole_blocks<form::read_again_apart>(b, first, last, 1)
-                        : run_whole_blocks<form::held_apart>(b, first, last, streams))
+                        : last - first > 1 && run_whole_blocks<form::held_apart>(b, first, last, streams))
         return;
     }
     for (Index begin = first; begin < last; begin += tokens)
