@@ -29,8 +29,8 @@ struct shape {
 };
 
 inline shape shape_of(const rope::model_rope& model) {
-  const rope::layer_group& of = model.groups.front();
-  for (const rope::layer_group& other : model.groups)
+  const rope::layer_group& of = model.groups().front();
+  for (const rope::layer_group& other : model.groups())
     if (other.head_dim != of.head_dim || other.rotary_dim() != of.rotary_dim() ||
         other.first_channel != of.first_channel || other.layout != of.layout)
       throw std::runtime_error("layers whose heads differ in size are not known to this program");
@@ -87,7 +87,7 @@ inline int convert(const std::filesystem::path& from, const std::filesystem::pat
   nlohmann::json config;
   std::ifstream(from / "config.json") >> config;
   const rope::model_rope model = rope::import_hugging_face(config, {.layout = converted_layout(config)});
-  if (model.groups.front().layout == layout)
+  if (model.groups().front().layout == layout)
     throw std::runtime_error(std::string("the weights are ") + rope::name_of(layout) + " already");
   const shape of = shape_of(model);
   const safetensors weights(from);

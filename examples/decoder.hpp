@@ -184,15 +184,13 @@ class decoder {
   template <class Weights>
   layer layer_of(reader<Weights>& read, const std::string& prefix, rope::Index index, rope::Index capacity) {
     const auto has = [&](const std::string& name) { return read.weights.has(prefix + name + ".weight"); };
-    const rope::layer_group* group = model_.group_of_layer(index);
-    if (model_.rotation_of_layer(index) == rope::layer_rotation::not_known)
-      throw std::runtime_error("it is not known how layer " + std::to_string(index) + " rotates");
+    const rope::layer_group* group = model_.group_of_layer(index);  // throws where it is not known
     if (group != nullptr && group->first_channel != 0)
       throw std::runtime_error(
           "heads whose last channels rotate (latent attention) are not known to this decoder");
 
     layer of = {.cache = rope::kv_cache<T>(1, capacity, kv_heads_,
-                                           (group ? group : &model_.groups.front())->head_dim),
+                                           (group ? group : &model_.groups().front())->head_dim),
                 .table = tables_.of_layer(index),
                 .layout = group ? group->layout : rope::layout_kind::half_split,
                 .options = model_.attention_of_layer(index)};

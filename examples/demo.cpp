@@ -65,8 +65,8 @@ void read_config([[maybe_unused]] const std::string& path, [[maybe_unused]] std:
     if (name == rope::name_of(known)) named = known;
   if (!name.empty() && !named) throw std::runtime_error("the layout must be interleaved or half_split");
   const auto model = rope::import_hugging_face(nlohmann::json::parse(file), {.layout = named});
-  if (model.groups.empty()) throw std::runtime_error("no layer of this model rotates");
-  const rope::layer_group& group = model.groups.front();
+  if (model.groups().empty()) throw std::runtime_error("no layer of this model rotates");
+  const rope::layer_group& group = model.groups().front();
   if (model.key_heads == 0 || model.query_heads % model.key_heads != 0)
     throw std::runtime_error("num_attention_heads must be a multiple of num_key_value_heads");
   model_name = model.architecture + (group.layer_type.empty() ? "" : ", " + group.layer_type);

@@ -104,12 +104,12 @@ void plot(svg::picture& figure, double top, const description& file, const rope:
 std::string plot(const std::vector<description>& files, const svg::palette& colours) {
   constexpr double head = 45, height = 390;
   std::size_t panels = 0;
-  for (const description& file : files) panels += file.model.groups.size();
+  for (const description& file : files) panels += file.model.groups().size();
   svg::picture figure(890, head + height * static_cast<double>(panels), "How long a pair takes for a turn",
                       "", colours);
   double top = head + 35;
   for (const description& file : files)
-    for (const rope::layer_group& group : file.model.groups) {
+    for (const rope::layer_group& group : file.model.groups()) {
       plot(figure, top, file, group, files.size() > 1);
       top += height;
     }
@@ -129,7 +129,7 @@ rope::model_rope imported(const std::string& path, double length, std::optional<
 bool same_sizes(const rope::model_rope& a, const rope::model_rope& b) {
   const auto agree = [](auto x, auto y) { return x == 0 || y == 0 || x == y; };  // 0: not known
   return agree(a.query_heads, b.query_heads) && agree(a.key_heads, b.key_heads) &&
-         agree(a.layers.size(), b.layers.size()) && a.groups[0].head_dim == b.groups[0].head_dim;
+         agree(a.layers().size(), b.layers().size()) && a.groups()[0].head_dim == b.groups()[0].head_dim;
 }
 
 /// Where a file differs from an earlier one, each number with the file that has it.

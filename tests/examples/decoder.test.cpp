@@ -122,7 +122,7 @@ TEST_CASE("a checkpoint converted to the other layout is the same model", "[exam
     const json record = testing::recorded_logits(family);
     std::ofstream(folder / "config.json") << record.at("config");
     testing::write_tiny_model(record, "BF16", folder / "model.safetensors");
-    const auto own = rope::import_hugging_face(record.at("config")).groups.front().layout;
+    const auto own = rope::import_hugging_face(record.at("config")).groups().front().layout;
     const auto target =
         own == rope::layout_kind::half_split ? rope::layout_kind::interleaved : rope::layout_kind::half_split;
     CHECK(checkpoint_layout::convert(folder, other, target) >= 2);
@@ -130,7 +130,7 @@ TEST_CASE("a checkpoint converted to the other layout is the same model", "[exam
     std::ifstream(other / "config.json") >> config;
     const auto model = rope::import_hugging_face(
         config, {.length = tokens, .layout = checkpoint_layout::converted_layout(config)});
-    CHECK(model.groups.front().layout == target);
+    CHECK(model.groups().front().layout == target);
     decoder<double> converted(config, model, safetensors(other), tokens);
     CHECK(error_of(logits_of(converted, tokens), record) < rounded_record);
 

@@ -320,7 +320,7 @@ struct gguf_values {
 
 void use_models() {
   const model_rope file = import_gguf(gguf_values{});
-  expect(file.groups.size() == 2, "a GGUF file of two bases has two groups");
+  expect(file.groups().size() == 2, "a GGUF file of two bases has two groups");
   const model_rope config = import_hugging_face(json_value(std::map<std::string, json_value>{
       {"model_type", "llama"},
       {"head_dim", 8.0},
@@ -328,7 +328,8 @@ void use_models() {
       {"hidden_size", 32.0},
       {"rope_theta", 1e4},
       {"rope_scaling", std::map<std::string, json_value>{{"rope_type", "linear"}, {"factor", 2.0}}}}));
-  expect(config.groups.size() == 1 && config.groups[0].rotary_dim() == 8, "a config has the shape it says");
+  expect(config.groups().size() == 1 && config.groups()[0].rotary_dim() == 8,
+         "a config has the shape it says");
   expect(!describe(config).empty(), "a model is described");
   expect(!compare_models(config, file).empty(), "two models differ");
   const model_tables<float> tables(config, 16);

@@ -12,6 +12,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/model_parts.hpp"
 #include "support/tape.hpp"
 
 using namespace rope;
@@ -173,45 +174,37 @@ TEST_CASE("the calling thread runs every piece in order", "[house]") {
 }
 
 TEST_CASE("a layer of no group has the scale that all groups share, or none", "[house]") {
-  const auto group = [](const char* type, double scale, double softcap) {
-    return layer_group{.layer_type = type,
-                       .layout = layout_kind::half_split,
-                       .head_dim = 8,
-                       .first_channel = 0,
-                       .frequencies = frequencies(8),
-                       .scale = scale,
-                       .softcap = softcap,
-                       .rule = "default",
-                       .base = 10000};
+  const auto model_of = [](double scale, double softcap) {
+    testing::model_parts parts;
+    parts.groups = {testing::group_named("a"), testing::group_named("b")};
+    parts.groups[0].scale = 0.5;
+    parts.groups[0].softcap = 30;
+    parts.groups[1].scale = scale;
+    parts.groups[1].softcap = softcap;
+    parts.layers = {"a", "b", "without"};
+    parts.layers_without_rope = {2};
+    parts.windows = {0};
+    return parts.model();
   };
-  model_rope model{
-      .source = "test", .architecture = "test", .groups = {group("a", 0.5, 30), group("b", 0.5, 30)}};
-  model.layers = {"a", "b", "without"};
-  model.windows = {0};
-  CHECK(model.attention_of_layer(2).scale == 0.5);
-  CHECK(model.attention_of_layer(2).softcap == 30);
-  for (const layer_group& other : {group("b", 0.25, 30), group("b", 0.5, 20)}) {
-    model.groups[1] = other;
-    CHECK(model.attention_of_layer(1).scale == other.scale);
+  CHECK(model_of(0.5, 30).attention_of_layer(2).scale == 0.5);
+  CHECK(model_of(0.5, 30).attention_of_layer(2).softcap == 30);
+  for (const auto& model : {model_of(0.25, 30), model_of(0.5, 20)}) {
+    CHECK(model.attention_of_layer(1).scale == model.groups()[1].scale);
     CHECK(throws_saying<std::invalid_argument>([&] { (void)model.attention_of_layer(2); },
                                                "the scale of layer 2 is not known: no group is of its type"));
   }
 }
 
 TEST_CASE("two files that place the axes of M-RoPE in different orders differ", "[house]") {
-  model_rope a{.source = "one", .architecture = "test", .groups = {}}, b = a;
-  a.groups.push_back({.layer_type = "",
-                      .layout = layout_kind::half_split,
-                      .head_dim = 16,
-                      .first_channel = 0,
-                      .frequencies = frequencies(16),
-                      .rule = "default",
-                      .base = 10000});
-  a.groups[0].mrope_sections = {2, 3, 3};
-  b = a;
-  b.source = "other";
-  CHECK(compare_models(a, b).empty());
-  b.groups[0].mrope_interleaved = true;
+  testing::model_parts parts;
+  parts.source = "one";
+  parts.groups = {testing::group_named("", frequencies(16))};
+  parts.groups[0].mrope_sections = {2, 3, 3};
+  const model_rope a = parts.model();
+  parts.source = "other";
+  CHECK(compare_models(a, parts.model()).empty());
+  parts.groups[0].mrope_interleaved = true;
+  const model_rope b = parts.model();
   const auto differences = compare_models(a, b);
   REQUIRE(differences.size() == 1);
   CHECK(differences[0].find("the axes of M-RoPE lie in blocks in one and alternating in other") !=

@@ -9,6 +9,7 @@
 
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
+#include "support/model_parts.hpp"
 #include "support/schedules.hpp"
 
 namespace {
@@ -32,7 +33,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 rope::pair_census census_of(const char* name) {
-  return pair_census_of(import_hugging_face(config(name)).groups[0]);
+  return pair_census_of(import_hugging_face(config(name)).groups()[0]);
 }
 
 /// The divisors a converter stores as floats in rope_freqs.
@@ -46,13 +47,13 @@ std::vector<double> rope_freqs(const rope::frequencies& scaled, const rope::freq
 
 /// The metadata of Llama 3.1 as converted from `model`.
 testing::gguf_file converted_llama31(const rope::model_rope& model) {
-  return gguf("llama",
-              {{".embedding_length", 4096},
-               {".attention.head_count", 32},
-               {".rope.freq_base", 5e5},
-               {".rope.dimension_count", 128},
-               {".context_length", 131072},
-               {"rope_freqs.weight", rope_freqs(model.groups[0].frequencies, rope::frequencies(128, 5e5))}});
+  return gguf("llama", {{".embedding_length", 4096},
+                        {".attention.head_count", 32},
+                        {".rope.freq_base", 5e5},
+                        {".rope.dimension_count", 128},
+                        {".context_length", 131072},
+                        {"rope_freqs.weight",
+                         rope_freqs(model.groups()[0].frequencies, rope::frequencies(128, 5e5))}});
 }
 
 }  // namespace
@@ -98,7 +99,7 @@ TEST_CASE("the census counts what the rule did", "[models][describe]") {
           json{{"model_type", "gemma4"},
                {"head_dim", 512},
                {"rope_parameters", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}}}})
-          .groups[0]);
+          .groups()[0]);
   CHECK(gemma4.kept == 64);
   CHECK(gemma4.stopped == 192);
   CHECK(gemma4.changes.back() == rope::pair_change::stopped);
@@ -107,8 +108,8 @@ TEST_CASE("the census counts what the rule did", "[models][describe]") {
 TEST_CASE("frequencies below 0 are kept, and described as the other direction", "[models][describe]") {
   const auto model = import_hugging_face(
       json{{"model_type", "nanochat"}, {"head_dim", 8}, {"rope_parameters", {{"rope_theta", 1e4}}}});
-  CHECK(model.groups[0].frequencies.inv_freq()(0, 0) == -1);
-  const rope::pair_census census = pair_census_of(model.groups[0]);
+  CHECK(model.groups()[0].frequencies.inv_freq()(0, 0) == -1);
+  const rope::pair_census census = pair_census_of(model.groups()[0]);
   CHECK(census.kept == 4);
   CHECK(census.largest_divisor == 1);
   CHECK(contains(describe(model), "direction               by minus the position"));
@@ -182,7 +183,7 @@ TEST_CASE("the report says how every layer attends, or that it is not known", "[
 }
 
 TEST_CASE("the report of a group counts pairs that are apart without a range", "[models][describe]") {
-  auto group = import_hugging_face(config("llama_3_8b")).groups[0];
+  auto group = import_hugging_face(config("llama_3_8b")).groups()[0];
   Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();
   inv_freq(3, 0) = inv_freq(9, 0) = 0;
   group.frequencies = rope::frequencies::custom(inv_freq);
@@ -218,7 +219,8 @@ TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[models
                                                                               {33, 3.684253},
                                                                               {34, 5.257327},
                                                                               {35, 8}})
-    CHECK(rounds_to(rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))[i], divisor, 7));
+    CHECK(
+        rounds_to(rope_freqs(original.groups()[0].frequencies, rope::frequencies(128, 5e5))[i], divisor, 7));
 }
 
 TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[models][describe]") {
@@ -264,7 +266,7 @@ TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[model
       {".attention.key_length", 128},
       {".rope.freq_base", 5e5},
       {".block_count", 48},
-      {"rope_freqs.weight", rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))}};
+      {"rope_freqs.weight", rope_freqs(original.groups()[0].frequencies, rope::frequencies(128, 5e5))}};
   CHECK(compare_models(original, import_gguf(gguf("llama4", entries))).empty());
   entries[".block_count"] = 8;
   CHECK(has_warning(compare_models(original, import_gguf(gguf("llama4", entries))),
@@ -324,12 +326,12 @@ TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
 TEST_CASE("every difference is said with both numbers", "[models][describe]") {
   const auto original = import_hugging_face(config("gemma_3_4b"));
   const auto changed_by = [&](auto change) {
-    auto other = original;
+    testing::model_parts other(original);
     other.source = "GGUF";
     change(other);
-    return compare_models(original, other);
+    return compare_models(original, other.model());
   };
-  using model = rope::model_rope;
+  using model = testing::model_parts;
   CHECK(has_warning(changed_by([](model& m) { m.groups[1].layout = rope::layout_kind::interleaved; }),
                     "sliding_attention: layout"));
   CHECK(has_warning(changed_by([](model& m) { m.groups[0].head_dim = 128; }), "head_dim is 256", "128"));
@@ -342,7 +344,10 @@ TEST_CASE("every difference is said with both numbers", "[models][describe]") {
                       m.groups[0].mrope_sections = {64, 64};
                     }),
                     "M-RoPE sections", "64, 64"));
-  CHECK(has_warning(changed_by([](model& m) { m.groups.pop_back(); }),
+  CHECK(has_warning(changed_by([](model& m) {
+                      m.groups.pop_back();
+                      m.layers.clear();
+                    }),
                     "sliding_attention layers exist in Hugging Face only"));
   CHECK(has_warning(changed_by([](model& m) { m.groups[0].frequencies = rope::frequencies(128, 1e6); }),
                     "rotary_dim is 256", "128"));
@@ -356,9 +361,9 @@ TEST_CASE("every difference is said with both numbers", "[models][describe]") {
   CHECK(has_warning(changed_by([](model& m) { m.layers[5] = "sliding_attention"; }),
                     "layer 5 is of type full_attention in Hugging Face and sliding_attention in GGUF"));
   // Interleaved in Hugging Face and not in GGUF is nothing that a converter does.
-  auto interleaved = original;
+  testing::model_parts interleaved(original);
   interleaved.groups[0].layout = interleaved.groups[1].layout = rope::layout_kind::interleaved;
   auto halves = original;
   halves.source = "GGUF";
-  CHECK(has_warning(compare_models(interleaved, halves), "layout", "wrong weights"));
+  CHECK(has_warning(compare_models(interleaved.model(), halves), "layout", "wrong weights"));
 }

@@ -31,8 +31,8 @@ using testing::throws_saying;
 
 layer_group only_group(const testing::gguf_file& file, const rope::gguf_options& options = {}) {
   const auto model = import_gguf(file, options);
-  REQUIRE(model.groups.size() == 1);
-  return model.groups.front();
+  REQUIRE(model.groups().size() == 1);
+  return model.groups().front();
 }
 
 bool same(const frequencies& a, const frequencies& b) {
@@ -51,7 +51,7 @@ testing::gguf_file small(const json& more = json::object()) {
 
 TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[models][gguf]") {
   const auto model = import_gguf(small());
-  const layer_group& group = model.groups.at(0);
+  const layer_group& group = model.groups().at(0);
   CHECK(model.source == "GGUF");
   CHECK(model.architecture == "llama");
   CHECK(model.max_position == 4096);
@@ -186,7 +186,7 @@ TEST_CASE("sliding layers have a base of their own and no scaling", "[models][gg
                                                  {".rope.scaling.type", "linear"},
                                                  {".rope.scaling.factor", 8},
                                                  {".attention.sliding_window", 1024}}));
-  REQUIRE(model.groups.size() == 2);
+  REQUIRE(model.groups().size() == 2);
   CHECK(same(model.group("full_attention")->frequencies,
              frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
   CHECK(same(model.group("sliding_attention")->frequencies, frequencies(256, 1e4)));
@@ -209,22 +209,22 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
                         {".rope.freq_base_per_layer", {5e6, 1e4, 1e4, 5e6, 1e4}},
                         {".rope.dimension_count_per_layer", {64, 128, 128, 64, 128}}};
   const auto model = import_gguf(small(entries));
-  REQUIRE(model.groups.size() == 2);
-  CHECK(model.groups[0].layer_type == "base 5000000, 64 channels");
-  CHECK(model.groups[1].layer_type == "base 10000, 128 channels");
-  CHECK(same(model.groups[0].frequencies, frequencies(64, 5e6)));
-  CHECK(same(model.groups[1].frequencies, frequencies(128, 1e4)));
+  REQUIRE(model.groups().size() == 2);
+  CHECK(model.groups()[0].layer_type == "base 5000000, 64 channels");
+  CHECK(model.groups()[1].layer_type == "base 10000, 128 channels");
+  CHECK(same(model.groups()[0].frequencies, frequencies(64, 5e6)));
+  CHECK(same(model.groups()[1].frequencies, frequencies(128, 1e4)));
   const std::vector<std::size_t> expected = {0, 1, 1, 0, 1};
   for (std::size_t i = 0; i < expected.size(); ++i)
-    CHECK(model.group_of_layer(static_cast<Index>(i)) == &model.groups[expected[i]]);
-  CHECK(model.group_of_layer(5) == nullptr);
+    CHECK(model.group_of_layer(static_cast<Index>(i)) == &model.groups()[expected[i]]);
+  CHECK(model.rotation_of_layer(5) == rope::layer_rotation::not_known);
   CHECK(model.warnings.empty());
 
   SECTION("layers that are known to slide have their names and are not scaled") {
     json typed = entries;
     typed.update({{".attention.sliding_window_pattern", {0, 1, 1, 0, 1}}, {".rope.scaling.factor", 4}});
     const auto sliding = import_gguf(small(typed));
-    REQUIRE(sliding.groups.size() == 2);
+    REQUIRE(sliding.groups().size() == 2);
     CHECK(same(sliding.group("full_attention")->frequencies,
                frequencies(64, 5e6, rope::linear_scaling{.factor = 4})));
     CHECK(same(sliding.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
@@ -233,7 +233,7 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
     // Two bases of one type keep their numbers in the name.
     typed[".rope.freq_base_per_layer"] = {5e6, 1e4, 2e4, 5e6, 1e4};
     const auto three = import_gguf(small(typed));
-    REQUIRE(three.groups.size() == 3);
+    REQUIRE(three.groups().size() == 3);
     CHECK(three.group_of_layer(3)->layer_type == "full_attention");
     CHECK(three.group_of_layer(2)->layer_type == "sliding_attention, base 20000, 128 channels");
   }
@@ -241,7 +241,7 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
     json bases = entries;
     bases.erase(".rope.dimension_count_per_layer");
     bases[".rope.dimension_count"] = 32;
-    CHECK(import_gguf(small(bases)).groups[1].rotary_dim() == 32);
+    CHECK(import_gguf(small(bases)).groups()[1].rotary_dim() == 32);
     json dimensions = entries;
     dimensions.erase(".rope.freq_base_per_layer");
     dimensions.update({{".rope.freq_base", 2e4}, {".rope.dimension_count_per_layer", {64, 0, 0, 64, 0}}});
@@ -253,12 +253,12 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
     json scaled = entries;
     scaled[".rope.scaling.factor"] = 4;
     const auto all = import_gguf(small(scaled));
-    CHECK(same(all.groups[1].frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
+    CHECK(same(all.groups()[1].frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
     CHECK(has_warning(all.warnings, "llama.rope.scaling is applied to every layer"));
   }
   SECTION("one group for all of them is still a group of every layer") {
     const auto alike = import_gguf(small({{".rope.freq_base_per_layer", {2e4, 2e4}}}));
-    REQUIRE(alike.groups.size() == 1);
+    REQUIRE(alike.groups().size() == 1);
     CHECK(same(alike.group_of_layer(1)->frequencies, frequencies(128, 2e4)));
   }
 }
@@ -266,22 +266,22 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
 TEST_CASE("bases that differ by less than 1, or exceed every integer, make groups of their own",
           "[models][gguf]") {
   const auto model = import_gguf(small({{".rope.freq_base_per_layer", {10000.25, 10000.75, 10000.25}}}));
-  REQUIRE(model.groups.size() == 2);
-  CHECK(model.groups[0].layer_type == "base 10000.25, 128 channels");
-  CHECK(model.groups[1].layer_type == "base 10000.75, 128 channels");
+  REQUIRE(model.groups().size() == 2);
+  CHECK(model.groups()[0].layer_type == "base 10000.25, 128 channels");
+  CHECK(model.groups()[1].layer_type == "base 10000.75, 128 channels");
   CHECK(same(model.group_of_layer(1)->frequencies, frequencies(128, 10000.75)));
-  CHECK(model.group_of_layer(2) == &model.groups[0]);
+  CHECK(model.group_of_layer(2) == &model.groups()[0]);
   const auto huge = import_gguf(small({{".rope.freq_base_per_layer", {1e30, 1e40}}}));
-  REQUIRE(huge.groups.size() == 2);
-  CHECK(huge.groups[0].layer_type == "base 1e+30, 128 channels");
+  REQUIRE(huge.groups().size() == 2);
+  CHECK(huge.groups()[0].layer_type == "base 1e+30, 128 channels");
   CHECK(same(huge.group_of_layer(1)->frequencies, frequencies(128, 1e40)));
   // Neighbours, which ten digits do not tell apart.
   const double next = std::nextafter(10000.0, 2e4);
   const auto close = import_gguf(small({{".rope.freq_base_per_layer", {10000.0, next, next}}}));
-  REQUIRE(close.groups.size() == 2);
+  REQUIRE(close.groups().size() == 2);
   CHECK(close.group_of_layer(0)->base == 10000);
   CHECK(close.group_of_layer(2)->base == next);
-  CHECK(close.groups[0].layer_type != close.groups[1].layer_type);
+  CHECK(close.groups()[0].layer_type != close.groups()[1].layer_type);
 }
 
 TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
@@ -294,11 +294,13 @@ TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
   CHECK(refuses({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4, 3e4}}},
                 "the pairs of all groups of layers above 32768, got 49152"));
   CHECK(import_gguf(small({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4}}}))
-            .groups.size() == 2);
+            .groups()
+            .size() == 2);
   // The same kind of layer costs once.
   CHECK(import_gguf(small({{".attention.key_length", 32768},
                            {".rope.freq_base_per_layer", std::vector<double>(100, 1e4)}}))
-            .groups.size() == 1);
+            .groups()
+            .size() == 1);
   std::vector<double> bases;
   for (int i = 0; i < 1025; ++i) bases.push_back(1e4 + i);
   CHECK(refuses({{".rope.dimension_count", 2}, {".rope.freq_base_per_layer", bases}},
@@ -329,8 +331,8 @@ TEST_CASE("a list of divisors is read once, however many groups there are", "[mo
                                                  {"rope_freqs.weight", std::vector<double>(64, 2.0)}}),
                                           &reads});
   CHECK(reads == 1);
-  REQUIRE(model.groups.size() == 4);
-  CHECK(model.groups[3].frequencies.inv_freq()(0, 0) == 0.5);
+  REQUIRE(model.groups().size() == 4);
+  CHECK(model.groups()[3].frequencies.inv_freq()(0, 0) == 0.5);
 }
 
 TEST_CASE("the layers that do not rotate are those of the architecture", "[models][gguf]") {
@@ -341,30 +343,31 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
   };
   using layers = std::vector<Index>;
   const json window = {{".attention.sliding_window", 4096}}, none = {{".attention.sliding_window", 0}};
-  CHECK(model("llama", window).layers_without_rope.empty());
-  CHECK(model("smollm3", json::object()).layers_without_rope == layers{3, 7});
-  CHECK(model("smollm3", {{".block_count", 3}}).layers_without_rope.empty());
-  CHECK(model("llama4", json::object()).layers_without_rope == layers{3, 7});
-  CHECK(model("llama4", none).layers_without_rope == layers{7});  // the period is the number of layers
-  CHECK(model("cohere2", window).layers_without_rope == layers{3, 7});
+  CHECK(model("llama", window).layers_without_rope().empty());
+  CHECK(model("smollm3", json::object()).layers_without_rope() == layers{3, 7});
+  CHECK(model("smollm3", {{".block_count", 3}}).layers_without_rope().empty());
+  CHECK(model("llama4", json::object()).layers_without_rope() == layers{3, 7});
+  CHECK(model("llama4", none).layers_without_rope() == layers{7});  // the period is the number of layers
+  CHECK(model("cohere2", window).layers_without_rope() == layers{3, 7});
   CHECK(model("cohere2", {{".attention.sliding_window_pattern", {1, 0, 1, 1, 1, 1, 0, 1}}})
-            .layers_without_rope == layers{1, 6});
-  CHECK(model("cohere2", {{".attention.sliding_window_pattern", 2}}).layers_without_rope ==
+            .layers_without_rope() == layers{1, 6});
+  CHECK(model("cohere2", {{".attention.sliding_window_pattern", 2}}).layers_without_rope() ==
         layers{1, 3, 5, 7});
   // Of these every fourth layer does not rotate, whichever slide.
   for (const json& pattern : {json(2), json({1, 0, 1, 1, 1, 1, 0, 1})}) {
     const json other = {{".attention.sliding_window", 4096}, {".attention.sliding_window_pattern", pattern}};
-    CHECK(model("afmoe", other).layers_without_rope == layers{3, 7});
-    CHECK(model("llama4", other).layers_without_rope == layers{3, 7});
-    CHECK(model("smallthinker", other).layers_without_rope == layers{0, 4});
-    CHECK(model("exaone4", other).layers_without_rope.empty());
+    CHECK(model("afmoe", other).layers_without_rope() == layers{3, 7});
+    CHECK(model("llama4", other).layers_without_rope() == layers{3, 7});
+    CHECK(model("smallthinker", other).layers_without_rope() == layers{0, 4});
+    CHECK(model("exaone4", other).layers_without_rope().empty());
   }
-  CHECK(model("afmoe", none).layers_without_rope == layers{3, 7});
-  CHECK(model("smallthinker", none).layers_without_rope.empty());
+  CHECK(model("afmoe", none).layers_without_rope() == layers{3, 7});
+  CHECK(model("smallthinker", none).layers_without_rope().empty());
   CHECK(model("smallthinker", {{".attention.sliding_window", 4096}, {".block_count", 4}})
-            .layers_without_rope.empty());                      // a period of all layers stands for none
-  CHECK(model("exaone4", window).layers_without_rope.empty());  // only the one of 64 layers slides
-  CHECK(model("exaone4", {{".block_count", 64}}).layers_without_rope.size() == 16);
+            .layers_without_rope()
+            .empty());                                            // a period of all layers stands for none
+  CHECK(model("exaone4", window).layers_without_rope().empty());  // only the one of 64 layers slides
+  CHECK(model("exaone4", {{".block_count", 64}}).layers_without_rope().size() == 16);
   CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
 }
 
@@ -376,17 +379,17 @@ TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][ggu
   };
   using layers = std::vector<Index>;
   const auto convolutions = model("lfm2", {{".attention.head_count_kv", {0, 0, 8, 0}}});
-  CHECK(convolutions.layers_without_rope == layers{0, 1, 3});
+  CHECK(convolutions.layers_without_rope() == layers{0, 1, 3});
   CHECK(convolutions.windows == layers{-1, -1, 0, -1});
   CHECK(convolutions.key_heads == 8);
   for (const char* name : {"qwen3next", "qwen35", "qwen35moe"}) {
-    CHECK(model(name, json::object()).layers_without_rope == layers{0, 1, 2});
-    CHECK(model(name, {{".full_attention_interval", 2}}).layers_without_rope == layers{0, 2});
-    CHECK(model(name, {{".attention.recurrent_layers", {0, 1, 1, 0}}}).layers_without_rope == layers{1, 2});
+    CHECK(model(name, json::object()).layers_without_rope() == layers{0, 1, 2});
+    CHECK(model(name, {{".full_attention_interval", 2}}).layers_without_rope() == layers{0, 2});
+    CHECK(model(name, {{".attention.recurrent_layers", {0, 1, 1, 0}}}).layers_without_rope() == layers{1, 2});
   }
-  CHECK(model("minimax-01", {{".attention.recurrent_layers", {1, 0, 1, 0}}}).layers_without_rope ==
+  CHECK(model("minimax-01", {{".attention.recurrent_layers", {1, 0, 1, 0}}}).layers_without_rope() ==
         layers{0, 2});
-  CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope.empty());
+  CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope().empty());
 }
 
 TEST_CASE("lists of a GGUF file without a count of layers are of one length", "[models][gguf]") {
@@ -402,7 +405,7 @@ TEST_CASE("lists of a GGUF file without a count of layers are of one length", "[
           [&] { import_gguf(gguf(name, entries)); }, key + 1,
           "must have as many values as attention.sliding_window_pattern, 2, got 2000"));
       entries[key] = {0, 1};
-      CHECK(import_gguf(gguf(name, entries)).layers_without_rope.front() == (key[11] == 'h' ? 0 : 1));
+      CHECK(import_gguf(gguf(name, entries)).layers_without_rope().front() == (key[11] == 'h' ? 0 : 1));
       entries.erase(".attention.sliding_window_pattern");
       entries[key] = many;
       CHECK_NOTHROW(import_gguf(gguf(name, entries)));
@@ -425,10 +428,10 @@ TEST_CASE("where no layer slides, one group is the whole model", "[models][gguf]
   window[".attention.sliding_window"] = 64;
   for (const char* name : {"afmoe", "gemma3", "modern-bert", "plamo3"}) {
     CAPTURE(name);
-    CHECK(import_gguf(gguf(name, no_window)).groups.size() == 1);
-    CHECK(import_gguf(gguf(name, window)).groups.size() == 2);
+    CHECK(import_gguf(gguf(name, no_window)).groups().size() == 1);
+    CHECK(import_gguf(gguf(name, window)).groups().size() == 2);
   }
-  CHECK(import_gguf(gguf("exaone4", window)).groups.size() == 1);  // only the model of 64 layers slides
+  CHECK(import_gguf(gguf("exaone4", window)).groups().size() == 1);  // only the model of 64 layers slides
 }
 
 TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in every version, is named",
@@ -456,7 +459,7 @@ TEST_CASE("Gemma 3 knows its sliding layers", "[models][gguf]") {
                   {".attention.sliding_window", 1024},
                   {".block_count", 34}};
   const auto model = import_gguf(gguf("gemma3", entries));
-  REQUIRE(model.layers.size() == 34);
+  REQUIRE(model.layers().size() == 34);
   CHECK(model.group_of_layer(4)->base == 1e4);
   CHECK(model.group_of_layer(5)->base == 1e6);
   CHECK(import_gguf(gguf("gemma3n", entries)).group_of_layer(4)->base == 1e6);
@@ -576,7 +579,7 @@ TEST_CASE("scores are scaled and capped as llama.cpp does it for each architectu
                                 {".embedding_length", 5376},
                                 {".attention.key_length", 128},
                                 {".block_count", 4}};
-    return rope::import_gguf(testing::gguf(architecture, testing::changed(keys, changes))).groups.front();
+    return rope::import_gguf(testing::gguf(architecture, testing::changed(keys, changes))).groups().front();
   };
   const auto is = [](double got, double expected) {
     return std::abs(got / expected - 1) <= 4 * std::numeric_limits<double>::epsilon();
@@ -638,20 +641,20 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK(olmo.warnings.empty());
 
   for (const char* last : {"deepseek2", "minicpm3", "plm", "bailingmoe3"})
-    CHECK(model(last).groups.front().first_channel == 64);
-  CHECK(model("llama").groups.front().first_channel == 0);
+    CHECK(model(last).groups().front().first_channel == 64);
+  CHECK(model("llama").groups().front().first_channel == 0);
   const testing::json sections = {{".rope.dimension_sections", {8, 12, 12, 0}}};
-  CHECK(model("glm4").groups.front().layout == layout_kind::interleaved);
-  CHECK(model("glm4", sections).groups.front().layout == layout_kind::half_split);
-  CHECK_FALSE(model("paddleocr", sections).groups.front().mrope_interleaved);
-  CHECK(model("qwen3tts", sections).groups.front().mrope_interleaved);
+  CHECK(model("glm4").groups().front().layout == layout_kind::interleaved);
+  CHECK(model("glm4", sections).groups().front().layout == layout_kind::half_split);
+  CHECK_FALSE(model("paddleocr", sections).groups().front().mrope_interleaved);
+  CHECK(model("qwen3tts", sections).groups().front().mrope_interleaved);
 
   // An architecture that is not known, and both slides and scales, is not guessed at.
   const auto novel = [&](const testing::json& changes) {
     return rope::import_gguf(testing::gguf("novel", testing::changed(keys, changes)),
                              {.layout = layout_kind::half_split});
   };
-  CHECK(novel(testing::json::object()).groups.size() == 1);
+  CHECK(novel(testing::json::object()).groups().size() == 1);
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] {
         novel({{".rope.scaling.factor", 4}});
@@ -667,7 +670,7 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
         model("baichuan", {{".block_count", 40}});
       },
       "ALiBi", ""));
-  CHECK(model("baichuan", {{".block_count", 32}}).groups.size() == 1);
+  CHECK(model("baichuan", {{".block_count", 32}}).groups().size() == 1);
 }
 
 TEST_CASE("layers of multi-token prediction are left out of a description, which says so", "[models][gguf]") {
@@ -676,9 +679,9 @@ TEST_CASE("layers of multi-token prediction are left out of a description, which
                                    {".block_count", 6},
                                    {".nextn_predict_layers", 2},
                                    {".rope.freq_base_per_layer", {1e4, 2e4, 1e4, 1e4, 1e4, 1e4}}}));
-  CHECK(model.layers.size() == 4);
-  CHECK(model.groups.size() == 2);
-  CHECK(model.layers_without_rope == std::vector<Index>{3});
+  CHECK(model.layers().size() == 4);
+  CHECK(model.groups().size() == 2);
+  CHECK(model.layers_without_rope() == std::vector<Index>{3});
   CHECK(has_warning(model.warnings, "smollm3.nextn_predict_layers: the last layers, 2 of them"));
   CHECK(has_warning(import_gguf(gguf("muse-glimmer", {{".attention.key_length", 128}})).warnings,
                     "qk_scale_factor too, which is in attn_q_norm.weight"));

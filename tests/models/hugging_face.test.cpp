@@ -33,8 +33,8 @@ using testing::rounds_to;
 /// The only group of a model that has one.
 layer_group only_group(const json& config, const rope::hugging_face_options& options = {}) {
   const auto model = import_hugging_face(config, options);
-  REQUIRE(model.groups.size() == 1);
-  return model.groups.front();
+  REQUIRE(model.groups().size() == 1);
+  return model.groups().front();
 }
 
 bool same(const frequencies& a, const frequencies& b) {
@@ -144,7 +144,7 @@ TEST_CASE("every example config imports, into the shape its model has", "[models
                     max_position, sliding_window] : models) {
     CAPTURE(name);
     const auto model = import_hugging_face(config(name));
-    const layer_group& group = model.groups.front();
+    const layer_group& group = model.groups().front();
     CHECK(model.source == "Hugging Face");
     CHECK(group.layout == layout);
     CHECK(group.head_dim == head_dim);
@@ -171,11 +171,11 @@ TEST_CASE("any JSON type with the members of nlohmann's is read alike", "[models
     CAPTURE(name);
     const auto expected = import_hugging_face(config(name));
     const auto model = import_hugging_face(plain_json(config(name)));
-    REQUIRE(model.groups.size() == expected.groups.size());
-    for (std::size_t g = 0; g < model.groups.size(); ++g)
-      CHECK(same(model.groups[g].frequencies, expected.groups[g].frequencies));
-    CHECK(model.layers == expected.layers);
-    CHECK(model.layers_without_rope == expected.layers_without_rope);
+    REQUIRE(model.groups().size() == expected.groups().size());
+    for (std::size_t g = 0; g < model.groups().size(); ++g)
+      CHECK(same(model.groups()[g].frequencies, expected.groups()[g].frequencies));
+    CHECK(model.layers() == expected.layers());
+    CHECK(model.layers_without_rope() == expected.layers_without_rope());
     CHECK(model.warnings == expected.warnings);
   }
   const json spoilt = changed(small, {{"head_dim", "128"}});
@@ -206,11 +206,11 @@ TEST_CASE("Llama 3.1 and 3.2 have their published frequencies", "[models][import
 
 TEST_CASE("Llama 4 steps from kept to interpolated and leaves every fourth layer alone", "[models][import]") {
   const auto model = import_hugging_face(config("llama_4_scout"));
-  const frequencies& f = model.groups[0].frequencies;
+  const frequencies& f = model.groups()[0].frequencies;
   CHECK(lists(f, 34, "0.000938473870 4.77810618e-05", 9));
   CHECK(lists(f, 63, "1.53446299e-07", 9));
-  CHECK(model.layers_without_rope == std::vector<Index>{3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47});
-  CHECK(model.group_of_layer(2) == &model.groups[0]);
+  CHECK(model.layers_without_rope() == std::vector<Index>{3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47});
+  CHECK(model.group_of_layer(2) == &model.groups()[0]);
   CHECK(model.group_of_layer(3) == nullptr);
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("a factor of null is that of the two lengths", "[models][import]") {
 
 TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[models][import]") {
   const auto model = import_hugging_face(config("gpt_oss_20b"));
-  const layer_group& group = model.groups[0];
+  const layer_group& group = model.groups()[0];
   CHECK(rounds_to(group.number("low", 0), 8.092779116, 10));
   CHECK(rounds_to(group.number("high", 0), 17.398024502, 11));
   CHECK(rounds_to(group.frequencies.attention_factor(), 1.3465735903, 11));
@@ -256,7 +256,7 @@ TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[mod
       "8.63549588e-06 5.95023926e-06 4.09997848e-06 2.82506683e-06 1.94659621e-06 1.34129104e-06 "
       "9.2420895e-07 6.36820915e-07 4.38797825e-07 3.02351143e-07",
       9));
-  CHECK(model.layers.size() == 24);
+  CHECK(model.layers().size() == 24);
   CHECK(model.sliding_window == 128);
 }
 
@@ -318,13 +318,13 @@ TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[models][im
   for (const char* name : {"gemma_3_4b", "gemma_3_4b_rope_parameters"}) {
     CAPTURE(name);
     const auto model = import_hugging_face(config(name));
-    REQUIRE(model.groups.size() == 2);
+    REQUIRE(model.groups().size() == 2);
     const layer_group *full = model.group("full_attention"), *sliding = model.group("sliding_attention");
     REQUIRE(full);
     REQUIRE(sliding);
     CHECK(same(full->frequencies, frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
     CHECK(same(sliding->frequencies, frequencies(256, 1e4)));
-    REQUIRE(model.layers.size() == 34);
+    REQUIRE(model.layers().size() == 34);
     CHECK(model.group_of_layer(4) == sliding);
     CHECK(model.group_of_layer(5) == full);
     CHECK(model.group_of_layer(33) == sliding);
@@ -338,16 +338,16 @@ TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[models][im
 
 TEST_CASE("what Gemma 3 leaves to its configuration class is assumed aloud", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "gemma3_text"}, {"num_hidden_layers", 6}});
-  REQUIRE(model.groups.size() == 2);
-  CHECK(same(model.groups[0].frequencies, frequencies(256, 1e6)));
-  CHECK(same(model.groups[1].frequencies, frequencies(256, 1e4)));
+  REQUIRE(model.groups().size() == 2);
+  CHECK(same(model.groups()[0].frequencies, frequencies(256, 1e6)));
+  CHECK(same(model.groups()[1].frequencies, frequencies(256, 1e4)));
   CHECK(has_warning(model.warnings, "rope_theta", "1000000"));
   CHECK(has_warning(model.warnings, "local", "10000"));
 }
 
 TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[models][import]") {
   const auto model = import_hugging_face(config("modernbert_base"));
-  REQUIRE(model.groups.size() == 2);
+  REQUIRE(model.groups().size() == 2);
   CHECK(same(model.group("full_attention")->frequencies, frequencies(64, 160000)));
   CHECK(same(model.group("sliding_attention")->frequencies, frequencies(64, 10000)));
   CHECK(model.group_of_layer(0)->layer_type == "full_attention");
@@ -504,9 +504,9 @@ TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[models][impo
                                              {"n_layer", 28},
                                              {"n_positions", 2048},
                                              {"rotary_dim", 64}});
-  CHECK(gptj.groups.at(0).head_dim == 256);
-  CHECK(gptj.groups[0].layout == layout_kind::interleaved);
-  CHECK(same(gptj.groups[0].frequencies, frequencies(64, 1e4)));
+  CHECK(gptj.groups().at(0).head_dim == 256);
+  CHECK(gptj.groups()[0].layout == layout_kind::interleaved);
+  CHECK(same(gptj.groups()[0].frequencies, frequencies(64, 1e4)));
   CHECK(gptj.query_heads == 16);
   CHECK(gptj.key_heads == 16);
   CHECK(gptj.max_position == 2048);
@@ -519,8 +519,8 @@ TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[models][impo
                                             {"num_layers", 40},
                                             {"rope_ratio", 500},
                                             {"seq_length", 131072}});
-  CHECK(same(glm.groups.at(0).frequencies, frequencies(64, 5e6)));
-  CHECK(glm.groups[0].head_dim == 128);
+  CHECK(same(glm.groups().at(0).frequencies, frequencies(64, 5e6)));
+  CHECK(glm.groups()[0].head_dim == 128);
   CHECK(glm.key_heads == 2);
   CHECK(glm.max_position == 131072);
 }
@@ -552,7 +552,7 @@ TEST_CASE("the layout follows the architecture, rope_interleave, or the caller",
 
 TEST_CASE("layers without rotation are named by list or by interval", "[models][import]") {
   const auto without = [](const json& changes) {
-    return import_hugging_face(changed(small, changes)).layers_without_rope;
+    return import_hugging_face(changed(small, changes)).layers_without_rope();
   };
   CHECK(without(json::object()).empty());
   CHECK(without({{"model_type", "smollm3"}, {"no_rope_layers", {1, 0, 1, 0}}}) == std::vector<Index>{1, 3});
@@ -570,21 +570,21 @@ TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none
   // Without a window, as EXAONE 4.0 1.2B.
   json without = exaone;
   without["sliding_window"] = nullptr;
-  CHECK(import_hugging_face(without).layers_without_rope.empty());
-  CHECK(import_hugging_face(without).layers.empty());
+  CHECK(import_hugging_face(without).layers_without_rope().empty());
+  CHECK(import_hugging_face(without).layers().empty());
   without["layer_types"] = std::vector<std::string>(8, "full_attention");
-  CHECK(import_hugging_face(without).layers_without_rope.empty());
+  CHECK(import_hugging_face(without).layers_without_rope().empty());
   // The class has 4096 for a key that is absent.
-  CHECK(model(json::object()).layers_without_rope == layers{3, 7});
+  CHECK(model(json::object()).layers_without_rope() == layers{3, 7});
   // With one, as the 32B, which writes its pattern in letters.
   const json window = {{"sliding_window", 4096}, {"sliding_window_pattern", "LLLG"}};
-  CHECK(model(window).layers_without_rope == layers{3, 7});
+  CHECK(model(window).layers_without_rope() == layers{3, 7});
   CHECK(model(window).group_of_layer(2) != nullptr);
   CHECK(model(window).group_of_layer(3) == nullptr);
-  CHECK(model({{"sliding_window", 4096}}).layers_without_rope == layers{3, 7});
-  CHECK(model({{"sliding_window", 4096}, {"sliding_window_pattern", 2}}).layers_without_rope ==
+  CHECK(model({{"sliding_window", 4096}}).layers_without_rope() == layers{3, 7});
+  CHECK(model({{"sliding_window", 4096}, {"sliding_window_pattern", 2}}).layers_without_rope() ==
         layers{1, 3, 5, 7});
-  CHECK(model({{"sliding_window", 4096}, {"sliding_window_pattern", "GL"}}).layers_without_rope ==
+  CHECK(model({{"sliding_window", 4096}, {"sliding_window_pattern", "GL"}}).layers_without_rope() ==
         layers{0, 2, 4, 6});
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] {
@@ -704,7 +704,10 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
   const json plain = {{"rope_type", "default"}},
              both = {{"full_attention", plain}, {"sliding_attention", plain}};
   const auto misspelt = model({"full_attention", "sliding_atention", "sliding_attention"}, both);
-  CHECK(misspelt.group_of_layer(1) == nullptr);
+  CHECK(misspelt.rotation_of_layer(1) == rope::layer_rotation::not_known);
+  CHECK(misspelt.layers_not_known() == std::vector<Index>{1});
+  CHECK_THROWS_AS(misspelt.group_of_layer(1), std::invalid_argument);
+  CHECK(misspelt.group_of_layer(0) == misspelt.group("full_attention"));
   CHECK(has_warning(misspelt.warnings, "layers of type sliding_atention have no rope dictionary",
                     "not known how they rotate"));
   CHECK(model({"full_attention", "sliding_attention"}, both).warnings.empty());
@@ -714,7 +717,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
   CHECK(has_warning(many.warnings, "layers of type a, b, c, d and 2 more have"));
   // A group alone serves every layer, as one without a name does without a word.
   const auto alone = model({"full_attention", "linear_attention"}, {{"full_attention", plain}});
-  CHECK(alone.group_of_layer(1) == &alone.groups[0]);
+  CHECK(alone.group_of_layer(1) == &alone.groups()[0]);
   CHECK(has_warning(alone.warnings, "type linear_attention", "like full_attention"));
   CHECK(model({"full_attention", "linear_attention"}, plain).warnings.empty());
   // Layers that do not rotate need none.
@@ -724,14 +727,14 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
                                {"num_hidden_layers", 4},
                                {"sliding_window", 4096},
                                {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5e4}}}}}});
-  CHECK(cohere.layers[3] == "full_attention");
+  CHECK(cohere.layers()[3] == "full_attention");
   CHECK(cohere.warnings.empty());
 }
 
 TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
   const auto without = [](const char* type, json more) {
     more.update({{"model_type", type}, {"head_dim", 8}, {"num_hidden_layers", 4}});
-    return import_hugging_face(more).layers_without_rope;
+    return import_hugging_face(more).layers_without_rope();
   };
   using layers = std::vector<Index>;
   for (const char* type : {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}) {
@@ -747,7 +750,7 @@ TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
     CHECK(without(type, {{"full_attn_idxs", {1, 2}}}) == layers{0, 3});
     const auto listed = import_hugging_face(
         json{{"model_type", type}, {"head_dim", 8}, {"num_hidden_layers", 2}, {"full_attn_idxs", {1}}});
-    CHECK(listed.layers == std::vector<std::string>{"conv", "full_attention"});
+    CHECK(listed.layers() == std::vector<std::string>{"conv", "full_attention"});
     CHECK(without(type, {{"layer_types", {"conv", "conv", "full_attention", "conv"}}}) == layers{0, 1, 3});
   }
   CHECK(without("bamba", {{"attn_layer_indices", {2}}}) == layers{0, 1, 3});
@@ -765,12 +768,12 @@ TEST_CASE("layers of Llama 3.2 Vision that attend to images do not rotate", "[mo
   const json file = changed(small, {{"model_type", "mllama"}, {"text_config", changed(small, text)}});
   const std::vector<Index> by_default = {3, 8, 13, 18, 23, 28, 33, 38}, named = {1, 4};
   const auto model = import_hugging_face(file);
-  CHECK(model.layers_without_rope == by_default);
+  CHECK(model.layers_without_rope() == by_default);
   CHECK(model.attention_of_layer(2).window == 0);
   CHECK_THROWS_AS(model.attention_of_layer(3), std::invalid_argument);
   json other = file;
   other["text_config"]["cross_attention_layers"] = named;
-  CHECK(import_hugging_face(other).layers_without_rope == named);
+  CHECK(import_hugging_face(other).layers_without_rope() == named);
 }
 
 TEST_CASE("the layers without rotation are in order, each named once", "[models][import]") {
@@ -780,7 +783,7 @@ TEST_CASE("the layers without rotation are in order, each named once", "[models]
                                               {"num_hidden_layers", 5},
                                               {"sliding_window", 64},
                                               {"sliding_window_pattern", 2}});
-  CHECK(model.layers_without_rope == std::vector<Index>{1, 3});
+  CHECK(model.layers_without_rope() == std::vector<Index>{1, 3});
 }
 
 TEST_CASE("an unknown architecture that slides and scales is not guessed at", "[models][import]") {
@@ -955,8 +958,9 @@ TEST_CASE("the work of a config is bounded", "[models][import]") {
   CHECK(refuses(
       {{"head_dim", 8194}, {"rope_parameters", types}},
       "rope_parameters.type_7 must not bring the pairs of all groups of layers above 32768, got 32776"));
-  CHECK(import_hugging_face(changed(small, {{"head_dim", 8192}, {"rope_parameters", types}})).groups.size() ==
-        8);
+  CHECK(
+      import_hugging_face(changed(small, {{"head_dim", 8192}, {"rope_parameters", types}})).groups().size() ==
+      8);
   for (int i = 0; i < 1025; ++i) types["type_" + std::to_string(i)] = plain;
   CHECK(refuses({{"rope_parameters", types}}, "must not make more than 1024 groups of layers, got 1025"));
   CHECK(refuses({{"num_hidden_layers", 16385}}, "num_hidden_layers", "up to 16384"));
@@ -993,9 +997,9 @@ TEST_CASE("sections that the class cuts are cut, which a warning says", "[models
               {{"rope_type", "default"}, {"mrope_section", given}, {"mrope_interleaved", true}}}});
   };
   const auto whole = sections({24, 20, 20}), cut = sections({16, 24, 24});
-  CHECK(whole.groups.front().mrope_sections == std::vector<Index>{24, 20, 20});
+  CHECK(whole.groups().front().mrope_sections == std::vector<Index>{24, 20, 20});
   CHECK_FALSE(has_warning(whole.warnings, "as the class slices it"));
-  CHECK(cut.groups.front().mrope_sections == std::vector<Index>{22, 21, 21});
+  CHECK(cut.groups().front().mrope_sections == std::vector<Index>{22, 21, 21});
   CHECK(
       has_warning(cut.warnings, "mrope_section [16, 24, 24] does not fit 64 pairs in turn", "[22, 21, 21]"));
 }

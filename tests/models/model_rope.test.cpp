@@ -1,29 +1,25 @@
 // SPDX-License-Identifier: MIT
 #include <rope/models/model_rope.hpp>
 
+#include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_parts.hpp"
 
 namespace {
 
 using rope::Index;
+using rope::layer_rotation;
+using testing::group_named;
+using testing::throws_saying;
 
-rope::layer_group group_named(const std::string& layer_type) {
-  return {.layer_type = layer_type,
-          .layout = rope::layout_kind::half_split,
-          .head_dim = 8,
-          .first_channel = 0,
-          .frequencies = rope::frequencies(8),
-          .rule = "default",
-          .base = 10000,
-          .numbers = {{"factor", 4}}};
-}
-
-rope::model_rope model_of(std::vector<rope::layer_group> groups) {
-  return {.source = "test", .architecture = "test", .groups = std::move(groups)};
+rope::model_rope model_of(std::vector<rope::layer_group> groups, rope::model_layers layers = {}) {
+  return {{.source = "test", .architecture = "test"}, std::move(groups), std::move(layers)};
 }
 
 }  // namespace
@@ -44,46 +40,87 @@ TEST_CASE("with_layout returns what the function returns, references too", "[mod
   CHECK(value == 2);
 }
 
-TEST_CASE("a group has its numbers by name", "[models][model_rope]") {
-  const auto group = group_named("");
-  CHECK(group.rotary_dim() == 8);
-  CHECK(group.number("factor", 1) == 4);
-  CHECK(group.number("low", -1) == -1);
-}
-
 TEST_CASE("a model of one group has it for every layer type", "[models][model_rope]") {
   const auto model = model_of({group_named("")});
-  CHECK(model.group("full_attention") == &model.groups[0]);
-  CHECK(model.group("") == &model.groups[0]);
-  CHECK(model.group_of_layer(0) == &model.groups[0]);
-  CHECK(model.group_of_layer(1000) == &model.groups[0]);
-  CHECK(model.group_of_layer(-1) == nullptr);
-  CHECK(model.rotation_of_layer(1000) == rope::layer_rotation::in_group);
-  CHECK(model.rotation_of_layer(-1) == rope::layer_rotation::not_known);
-  auto counted = model;
-  counted.layers = {"full_attention", "full_attention"};
-  CHECK(counted.group_of_layer(1) == &counted.groups[0]);
-  CHECK(counted.group_of_layer(2) == nullptr);
-  CHECK(counted.rotation_of_layer(2) == rope::layer_rotation::not_known);
+  CHECK(model.group("full_attention") == &model.groups()[0]);
+  CHECK(model.group("") == &model.groups()[0]);
+  CHECK(model.group_of_layer(0) == &model.groups()[0]);
+  CHECK(model.group_of_layer(1000) == &model.groups()[0]);
+  CHECK(throws_saying<std::out_of_range>([&] { (void)model.group_of_layer(-1); },
+                                         "group_of_layer: layer must not be negative, got -1"));
+  CHECK(model.rotation_of_layer(1000) == layer_rotation::in_group);
+  CHECK(model.rotation_of_layer(-1) == layer_rotation::not_known);
+  const auto counted = model_of({group_named("")}, {.types = {"full_attention", "full_attention"}});
+  CHECK(counted.group_of_layer(1) == &counted.groups()[0]);
+  CHECK(throws_saying<std::out_of_range>([&] { (void)counted.group_of_layer(2); },
+                                         "group_of_layer: layer must be from 0 to 1, got 2"));
+  CHECK(counted.rotation_of_layer(2) == layer_rotation::not_known);
 }
 
 TEST_CASE("a layer finds its group by its type, and none if it does not rotate", "[models][model_rope]") {
-  auto model = model_of({group_named("full_attention"), group_named("sliding_attention")});
-  CHECK(model.group("sliding_attention") == &model.groups[1]);
-  CHECK(model.group("other") == nullptr);
-  CHECK(model.group_of_layer(0) == nullptr);  // the types of the layers are not known
+  const std::vector<rope::layer_group> groups = {group_named("full_attention"),
+                                                 group_named("sliding_attention")};
+  const auto silent = model_of(groups);
+  CHECK(silent.group("sliding_attention") == &silent.groups()[1]);
+  CHECK(silent.group("other") == nullptr);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { (void)silent.group_of_layer(0); },
+      "group_of_layer: how layer 0 rotates is not known from this file"));
 
-  model.layers = {"sliding_attention", "full_attention", "sliding_attention", "linear_attention"};
-  model.layers_without_rope = {2};
-  CHECK(model.group_of_layer(0) == &model.groups[1]);
-  CHECK(model.group_of_layer(1) == &model.groups[0]);
-  CHECK(model.group_of_layer(2) == nullptr);
-  CHECK(model.group_of_layer(3) == nullptr);
-  CHECK(model.group_of_layer(4) == nullptr);
-  CHECK(model.group_of_layer(-1) == nullptr);
-  using rope::layer_rotation;
+  const auto model = model_of(
+      groups, {.types = {"sliding_attention", "full_attention", "sliding_attention", "linear_attention"},
+               .without_rope = {2},
+               .not_known = {3}});
+  CHECK(model.group_of_layer(0) == &model.groups()[1]);
+  CHECK(model.group_of_layer(1) == &model.groups()[0]);
   CHECK(model.rotation_of_layer(1) == layer_rotation::in_group);
+  CHECK(model.group_of_layer(2) == nullptr);
   CHECK(model.rotation_of_layer(2) == layer_rotation::none);
+  CHECK_THROWS_AS(model.group_of_layer(3), std::invalid_argument);
+  CHECK_THROWS_AS(model.group_of_layer(4), std::out_of_range);
+  CHECK_THROWS_AS(model.group_of_layer(-1), std::out_of_range);
   for (const Index unknown : {Index{-1}, Index{3}, Index{4}})
     CHECK(model.rotation_of_layer(unknown) == layer_rotation::not_known);
+}
+
+TEST_CASE("a model whose layers do not name its groups is not made", "[models][model_rope]") {
+  const auto refused = [](const std::vector<rope::layer_group>& groups, const rope::model_layers& layers,
+                          const std::string& text) {
+    return throws_saying<std::invalid_argument>([&] { (void)model_of(groups, layers); },
+                                                "rope::model_rope: " + text);
+  };
+  const auto a = group_named("a"), b = group_named("b"), unnamed = group_named("");
+  CHECK(refused({}, {}, "there must be a group of layers, got 0"));
+  const std::string own = "each of 2 groups must have a layer type of its own, got ";
+  CHECK(refused({a, unnamed}, {}, own + "\"\""));
+  CHECK(refused({b, b}, {}, own + "\"b\" twice"));
+  const std::string listed =
+      "every layer must have the type of a group, or be listed as without rotation or not known, got type ";
+  CHECK(refused({a, b}, {.types = {"a", "b", "c"}}, listed + "\"c\" for layer 2"));
+  CHECK(refused({a, b}, {.types = {"", "b"}}, listed + "\"\" for layer 0"));
+  CHECK(refused({a, b}, {.types = {"c", "c"}, .without_rope = {0}}, listed + "\"c\" for layer 1"));
+  const std::string without = "layers without rotation must ";
+  CHECK(refused({a}, {.without_rope = {-1}}, without + "be layers of the model, got -1"));
+  CHECK(refused({a}, {.types = {"a"}, .without_rope = {1}}, without + "be layers of the model, got 1 of 1"));
+  CHECK(refused({a}, {.without_rope = {3, 3}}, without + "increase, got 3 after 3"));
+  CHECK(refused({a}, {.without_rope = {3, 2}}, without + "increase, got 2 after 3"));
+  CHECK(refused({a}, {.not_known = {3, 2}},
+                "layers of which it is not known how they rotate must increase, got 2 after 3"));
+  CHECK(refused({a}, {.without_rope = {0, 2}, .not_known = {1, 2}},
+                "a layer must not be both without rotation and not known, got 2"));
+
+  CHECK(model_of({a, b}, {.types = {"c", "d", "b"}, .without_rope = {0}, .not_known = {1}}).layers().size() ==
+        3);
+  CHECK(model_of({a}, {.types = {"a", "other"}}).group_of_layer(1)->layer_type == "a");
+}
+
+TEST_CASE("a description that differs is made from another", "[models][model_rope]") {
+  rope::model_facts facts{.source = "test", .architecture = "test"};
+  facts.warnings = {"one"};
+  const rope::model_rope model(facts, {group_named("")});
+  auto groups = model.groups();
+  groups.front().layer_type = "full_attention";
+  const rope::model_rope other(model, groups, {.types = {"full_attention"}});
+  CHECK(other.warnings == model.warnings);
+  CHECK(other.groups().front().layer_type == "full_attention");
 }

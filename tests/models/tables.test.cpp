@@ -11,6 +11,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/model_parts.hpp"
 
 namespace {
 
@@ -18,24 +19,18 @@ using rope::frequencies;
 using rope::frequency_table;
 using rope::Index;
 using rope::model_tables;
+using testing::group_named;
 using testing::throws_saying;
 
-rope::layer_group group_of(const std::string& layer_type, const frequencies& f) {
-  return {.layer_type = layer_type,
-          .layout = rope::layout_kind::half_split,
-          .head_dim = f.rotary_dim(),
-          .first_channel = 0,
-          .frequencies = f,
-          .rule = "default",
-          .base = 10000};
-}
-
 /// Six layers, of which every third attends fully, as Gemma 3.
+testing::model_parts gemma_parts(const frequencies& full, const frequencies& sliding) {
+  testing::model_parts parts;
+  parts.groups = {group_named("full_attention", full), group_named("sliding_attention", sliding)};
+  for (int i = 0; i < 6; ++i) parts.layers.push_back(i % 3 == 2 ? "full_attention" : "sliding_attention");
+  return parts;
+}
 rope::model_rope gemma(const frequencies& full, const frequencies& sliding) {
-  rope::model_rope model = {.source = "test", .architecture = "test", .groups = {}};
-  model.groups = {group_of("full_attention", full), group_of("sliding_attention", sliding)};
-  for (int i = 0; i < 6; ++i) model.layers.push_back(i % 3 == 2 ? "full_attention" : "sliding_attention");
-  return model;
+  return gemma_parts(full, sliding).model();
 }
 
 template <class S>
@@ -73,9 +68,9 @@ TEST_CASE("tables are of float by default", "[models][model_tables]") {
 
 TEST_CASE("a table comes at the channel that its layer turns from, also where groups share it",
           "[models][model_tables]") {
-  rope::model_rope model = gemma(frequencies(8), frequencies(8));
-  model.groups[0].first_channel = 128;
-  const model_tables tables(model, 4);
+  testing::model_parts parts = gemma_parts(frequencies(8), frequencies(8));
+  parts.groups[0].first_channel = 128;
+  const model_tables tables(parts.model(), 4);
   CHECK(tables.size() == 1);
   CHECK(tables.of_group(0).first_channel() == 128);
   CHECK(tables.of_layer(2)->first_channel() == 128);
@@ -93,41 +88,44 @@ TEST_CASE("groups of one schedule share a table too, and nearly equal ones do no
 }
 
 TEST_CASE("a layer that does not rotate has no table", "[models][model_tables]") {
-  auto model = gemma(frequencies(8), frequencies(8, 1e5));
-  model.layers_without_rope = {1, 4};
-  const model_tables<> tables(model, 4);
+  testing::model_parts parts = gemma_parts(frequencies(8), frequencies(8, 1e5));
+  parts.layers_without_rope = {1, 4};
+  const model_tables<> tables(parts.model(), 4);
   for (Index layer = 0; layer < 6; ++layer) CHECK(tables.of_layer(layer).has_value() == (layer % 3 != 1));
 }
 
 TEST_CASE("a model of one group has its table for every layer", "[models][model_tables]") {
-  rope::model_rope model = {
-      .source = "test", .architecture = "test", .groups = {group_of("", frequencies(8))}};
-  model.layers_without_rope = {3};
-  const model_tables<> tables(model, 4);
+  testing::model_parts parts;
+  parts.groups = {group_named("")};
+  parts.layers_without_rope = {3};
+  const model_tables<> tables(parts.model(), 4);
   CHECK(&tables.of_layer(0)->table() == &tables.of_group(0).table());
   CHECK(&tables.of_layer(1000)->table() == &tables.of_group(0).table());
   CHECK_FALSE(tables.of_layer(3).has_value());
   // Layers that are counted end somewhere.
-  model.layers = std::vector<std::string>(5, "full_attention");
-  CHECK(model_tables<>(model, 4).of_layer(4).has_value());
-  CHECK_THROWS_AS(model_tables<>(model, 4).of_layer(5), std::out_of_range);
+  parts.layers = std::vector<std::string>(5, "full_attention");
+  const model_tables<> counted(parts.model(), 4);
+  CHECK(counted.of_layer(4).has_value());
+  CHECK_THROWS_AS(counted.of_layer(5), std::out_of_range);
 }
 
 TEST_CASE("layers, groups and models that are none are refused", "[models][model_tables]") {
-  auto model = gemma(frequencies(8), frequencies(8, 1e5));
-  model.layers[2] = "linear_attention";
+  testing::model_parts parts = gemma_parts(frequencies(8), frequencies(8, 1e5));
+  parts.layers[2] = "linear_attention";
+  parts.layers_not_known = {2};
+  rope::model_rope model = parts.model();
   const model_tables<> tables(model, 4);
   for (const Index layer : {Index{-1}, Index{2}, Index{6}})
     CHECK(throws_saying<std::out_of_range>([&] { tables.of_layer(layer); },
                                            "rope::model_tables: the model does not say how layer " +
                                                std::to_string(layer) + " rotates; it has 6 layers"));
-  model.layers.clear();
-  CHECK_THROWS_AS(model_tables<>(model, 4).of_layer(0), std::out_of_range);
+  parts.layers.clear();
+  CHECK_THROWS_AS(model_tables<>(parts.model(), 4).of_layer(0), std::out_of_range);
   for (const Index group : {Index{-1}, Index{2}})
     CHECK(throws_saying<std::out_of_range>(
         [&] { tables.of_group(group); },
         "rope::model_tables: group must be in [0, 2), got " + std::to_string(group)));
-  model.groups.clear();
+  const rope::model_rope moved = std::move(model);
   CHECK(throws_saying<std::invalid_argument>([&] { model_tables<>(model, 4); }, "must have a group"));
   CHECK_THROWS_AS(model_tables<>(gemma(frequencies(8), frequencies(8)), -4), std::invalid_argument);
 }

@@ -12,6 +12,7 @@
 
 #include "allocations.hpp"
 #include "support/catch.hpp"
+#include "support/model_parts.hpp"
 
 using rope::Index;
 
@@ -145,19 +146,13 @@ TEST_CASE("the bias of pope keys follows its memory", "[noalloc]") {
 
 TEST_CASE("the tables of a model whose assignment fails stay those of that model", "[noalloc]") {
   const auto model_of = [](Index groups) {
-    rope::model_rope model{.source = "test", .architecture = "test", .groups = {}};
+    testing::model_parts parts;
     for (Index g = 0; g < groups; ++g) {
       const std::string type = "type " + std::to_string(g);
-      model.groups.push_back({.layer_type = type,
-                              .layout = rope::layout_kind::half_split,
-                              .head_dim = 8,
-                              .first_channel = 0,
-                              .frequencies = rope::frequencies(8, 10.0 + static_cast<double>(g)),
-                              .rule = "default",
-                              .base = 10.0 + static_cast<double>(g)});
-      model.layers.push_back(type);
+      parts.groups.push_back(testing::group_named(type, rope::frequencies(8, 10.0 + static_cast<double>(g))));
+      parts.layers.push_back(type);
     }
-    return model;
+    return parts.model();
   };
   const rope::model_tables<float> to(model_of(1), 4), from(model_of(3), 9);
   check_assignment(to, from, [](const auto& a, const auto& b) {

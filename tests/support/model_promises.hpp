@@ -21,11 +21,11 @@ namespace testing {
 
 /// The first promise of model_rope that the model breaks, or nothing.
 inline std::string broken_promise(const rope::model_rope& model) {
-  if (model.groups.empty()) return "there is no group";
-  if (model.groups.size() > 1024) return "there are too many groups";
-  if (model.layers.size() > 16384) return "there are too many layers";
+  if (model.groups().empty()) return "there is no group";
+  if (model.groups().size() > 1024) return "there are too many groups";
+  if (model.layers().size() > 16384) return "there are too many layers";
   rope::Index pairs = 0;
-  for (const rope::layer_group& group : model.groups) {
+  for (const rope::layer_group& group : model.groups()) {
     pairs += group.frequencies.pairs();
     if (group.first_channel < 0 || group.first_channel + group.rotary_dim() > group.head_dim)
       return "a group rotates channels that its head lacks";
@@ -33,8 +33,8 @@ inline std::string broken_promise(const rope::model_rope& model) {
     if (!(group.softmax_multiplier > 0 && group.softmax_multiplier <= std::numeric_limits<double>::max()))
       return "a softmax multiplier is not positive and finite";
     if (!(group.base > 1)) return "a base is not above 1";
-    if (model.groups.size() > 1 && group.layer_type.empty()) return "one group of several has no name";
-    if (std::count_if(model.groups.begin(), model.groups.end(),
+    if (model.groups().size() > 1 && group.layer_type.empty()) return "one group of several has no name";
+    if (std::count_if(model.groups().begin(), model.groups().end(),
                       [&](const auto& other) { return other.layer_type == group.layer_type; }) != 1)
       return "two groups have one name";
     if (group.mrope_sections.size() > 8) return "there are too many sections";
@@ -45,13 +45,23 @@ inline std::string broken_promise(const rope::model_rope& model) {
     }
   }
   if (pairs > 32768) return "there are too many pairs";
-  const auto& without = model.layers_without_rope;
+  const auto& without = model.layers_without_rope();
   if (std::adjacent_find(without.begin(), without.end(), std::greater_equal<>()) != without.end())
     return "the layers without rotation are not in order";
-  for (std::size_t i = 0; i < model.layers.size(); ++i)
+  for (std::size_t i = 0; i < model.layers().size(); ++i)
     if (!std::binary_search(without.begin(), without.end(), static_cast<rope::Index>(i)) &&
-        !model.group(model.layers[i]) && !has_warning(model.warnings, "have no rope dictionary"))
+        !model.group(model.layers()[i]) && !has_warning(model.warnings, "have no rope dictionary"))
       return "layer " + std::to_string(i) + " has no group and there is no warning";
+  for (std::size_t i = 0; i < model.layers().size(); ++i) {
+    const auto layer = static_cast<rope::Index>(i);
+    const rope::layer_rotation rotation = model.rotation_of_layer(layer);
+    const bool listed =
+        std::count(model.layers_not_known().begin(), model.layers_not_known().end(), layer) > 0;
+    if ((rotation == rope::layer_rotation::not_known) != listed)
+      return "layer " + std::to_string(i) + " is not known and not listed";
+    if (!listed && (model.group_of_layer(layer) != nullptr) != (rotation == rope::layer_rotation::in_group))
+      return "layer " + std::to_string(i) + " has two answers";
+  }
   if (rope::describe(model).empty()) return "there is no description";
   if (!rope::compare_models(model, model).empty()) return "the model differs from itself";
   return {};

@@ -37,7 +37,7 @@ enum class pair_change {
 
 /// What a rule did to the pairs, found by comparing with the original schedule of the same base.
 ///
-///     const pair_census census = pair_census_of(model.groups[0]);
+///     const pair_census census = pair_census_of(model.groups()[0]);
 ///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
 struct pair_census {
   std::vector<pair_change> changes = {};  // [pairs]
@@ -142,13 +142,6 @@ std::string wavelengths_text(const Group& group, const Census& pairs) {
   return text;
 }
 
-inline bool any_turns_back(const frequencies& of) {
-  for (Index a = 0; a < of.axes(); ++a)
-    for (Index i = 0; i < of.pairs(); ++i)
-      if (of.inv_freq(i, a) < 0) return true;
-  return false;
-}
-
 template <class Group>
 std::string describe_group(const Group& group, const view_distance& distance) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
@@ -214,13 +207,15 @@ std::string describe(const Model& model) {
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
   if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
   if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
-  if (!model.layers_without_rope.empty())
-    text += line("layers without rotation", detail::joined(model.layers_without_rope));
-  for (const layer_group& group : model.groups) {
+  if (!model.layers_without_rope().empty())
+    text += line("layers without rotation", detail::joined(model.layers_without_rope()));
+  if (!model.layers_not_known().empty())
+    text += line("rotation not known", "layers " + detail::joined(model.layers_not_known()));
+  for (const layer_group& group : model.groups()) {
     text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
-    const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
+    const auto count = std::count(model.layers().begin(), model.layers().end(), group.layer_type);
     if (count > 0)
-      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
+      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers().size()) + " layers)";
     text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
   }
   if (!model.warnings.empty()) text += "\nnotes\n";
@@ -238,30 +233,30 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
   const auto missing = [&](const Model& one, const Model& other) {
-    for (const layer_group& group : one.groups)
+    for (const layer_group& group : one.groups())
       if (!group.layer_type.empty() && !other.group(group.layer_type))
         found.push_back(group.layer_type + " layers exist in " + one.source + " only");
   };
   missing(a, b);
   missing(b, a);
   const auto without = [](const Model& model) {
-    return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
+    return model.layers_without_rope().empty() ? "none" : detail::joined(model.layers_without_rope());
   };
-  if (a.layers_without_rope != b.layers_without_rope)
+  if (a.layers_without_rope() != b.layers_without_rope())
     found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
                     " in " + b.source);
   if (!detail::same_query_scaling<Model>(a, b, tolerance))
     found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
                     detail::query_scaling_text(b) + " in " + b.source);
   for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
-  for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
-    if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
-      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
-                      " and " + b.layers[i] + " in " + b.source);
+  for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
+    if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i]) {
+      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers()[i] + " in " + a.source +
+                      " and " + b.layers()[i] + " in " + b.source);
       break;
     }
-  for (const layer_group& x : a.groups)
-    for (const layer_group& y : b.groups) {
+  for (const layer_group& x : a.groups())
+    for (const layer_group& y : b.groups()) {
       if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
       const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
       const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};

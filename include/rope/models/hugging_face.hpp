@@ -16,7 +16,7 @@
 /// The rotary embedding of a model, from its Hugging Face config.json:
 ///
 ///     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
-///     const frequency_table table(model.groups[0].frequencies, 8192);
+///     const frequency_table table(model.groups()[0].frequencies, 8192);
 
 namespace rope {
 inline namespace ROPE_ABI {

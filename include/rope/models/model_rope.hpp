@@ -2,84 +2,25 @@
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::adjacent_find, std::binary_search, std::max, std::sort
 #include <cstddef>
-#include <optional>
+#include <functional>  // std::greater_equal
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>
+#include <rope/models/layer_group.hpp>
 #include <rope/models/run_time_query_scaling.hpp>
-#include <rope/rotation/layout.hpp>
 
 /// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// A number that went into the frequencies, under the name it has in this library.
-///
-///     for (const named_number& number : group.numbers)
-///       std::cout << number.name << " = " << number.value << ", ";
-struct named_number {
-  std::string name;
-  double value;
-};
-
-/// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
-/// V3.2, GLM 5). Its queries and keys turn by the table of the layer.
-///
-///     if (const auto& indexer = group.indexer)
-///       with_layout(indexer->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
-///       });
-///
-/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
-struct indexer_rotation {
-  layout_kind layout;  // need not be that of attention
-  Index head_dim, first_channel, rotary_dim;
-};
-
-/// The layers of a model that rotate alike: one frequency table serves them all.
-///
-/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// turn:
-///
-///     rotate<Layout>(view, table.at_channel(group.first_channel));
-struct layer_group {
-  std::string
-      layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;  // of the weights the description came with
-  Index head_dim;
-  Index first_channel;
-  rope::frequencies frequencies;
-  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
-  double scale = 0;                        // of q . k before the softmax: attention_options::scale
-  double softcap = 0;                      // attention_options::softcap; 0: off
-  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
-  bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
-  bool mrope_spread = false;     // the pairs of every axis are spread evenly, see spread_sections (openPangu)
-  std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
-
-  std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // before the rule
-  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
-
-  Index rotary_dim() const { return frequencies.rotary_dim(); }
-
-  /// The number of that name, or `otherwise`.
-  double number(std::string_view name, double otherwise) const {
-    for (const named_number& n : numbers)
-      if (n.name == name) return n.value;
-    return otherwise;
-  }
-};
 
 /// In model_rope::windows: how far back a layer looks is not known.
 inline constexpr Index not_known_window = -1;
@@ -88,26 +29,18 @@ inline constexpr Index not_known_window = -1;
 enum class layer_rotation {
   in_group,  ///< it rotates as model_rope::group_of_layer says
   none,      ///< it does not rotate
-  not_known  ///< there is no such layer, or no group for its type
+  not_known  ///< there is no such layer, or it is not known how it rotates
 };
 
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 
-/// The rotary embedding of a model.
+/// What is known of a model beside how each of its layers rotates.
 ///
-///     const model_rope model = import_hugging_face(json);
-///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
-///     const attention_options options = model.attention_of_layer(layer);  // window, scale
-///
-/// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
-/// alike.
-struct model_rope {
-  std::string source;        // "Hugging Face" or "GGUF"
-  std::string architecture;  // model_type or general.architecture
-  std::vector<layer_group> groups;
-  std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
-  std::vector<Index> layers_without_rope = {};      // these layers do not rotate at all, in increasing order
+///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
+struct model_facts {
+  std::string source = {};                          // "Hugging Face" or "GGUF"
+  std::string architecture = {};                    // model_type or general.architecture
   Index query_heads = 0, key_heads = 0;             // 0: unknown
   double max_position = 0;                          // longest context the model declares; 0: unknown
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
@@ -117,31 +50,84 @@ struct model_rope {
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
+};
+
+/// Which layer of a model is of which type, and which of them do not rotate.
+///
+///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
+///                                  .without_rope = {2}};
+struct model_layers {
+  std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
+  std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
+  std::vector<Index> not_known = {};     // it is not known how these rotate, in increasing order
+};
+
+/// The rotary embedding of a model.
+///
+///     const model_rope model = import_hugging_face(json);
+///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
+///     const attention_options options = model.attention_of_layer(layer);  // window, scale
+///
+/// Its groups and the types of its layers stay as they are; a description that differs in them is a new one:
+///
+///     const model_rope other(model, groups, {.types = model.layers()});
+///
+/// Invariant: checked when it is made, and gone once it was moved from. There is a group. Of several every
+///            one has a name of its own, and every layer has the name of a group as its type, or is listed
+///            among those that do not rotate or of which it is not known.
+class model_rope : public model_facts {
+ public:
+  /// Throws:  std::invalid_argument if that is not so, or a list has a layer twice, out of order or that the
+  ///          model does not have
+  model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
+      : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
+    check_list("layers without rotation", layers_.without_rope);
+    check_list("layers of which it is not known how they rotate", layers_.not_known);
+    check_names();
+  }
+
+  const std::vector<layer_group>& groups() const { return groups_; }
+  /// The layer type of every layer; empty if unknown or all alike.
+  const std::vector<std::string>& layers() const { return layers_.types; }
+  /// In increasing order.
+  const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
+  /// It is not known how these rotate. In increasing order.
+  const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& g : groups)
+    for (const layer_group& g : groups_)
       if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
     return nullptr;
   }
 
-  /// Whether layer `layer` rotates, does not, or is not known; the import functions warn of types of layers
-  /// without a group. A group alone serves every layer that the model has, or every one from 0 on where their
+  /// Whether layer `layer` rotates, does not, or is not known; the import functions warn of layers of which
+  /// it is not known. A group alone serves every layer that the model has, or every one from 0 on where their
   /// number is not known.
   layer_rotation rotation_of_layer(Index layer) const {
-    if (layer < 0) return layer_rotation::not_known;
-    for (const Index without : layers_without_rope)
-      if (without == layer) return layer_rotation::none;
-    return group_of_layer(layer) ? layer_rotation::in_group : layer_rotation::not_known;
+    const auto listed = [layer](const std::vector<Index>& list) {
+      return std::binary_search(list.begin(), list.end(), layer);
+    };
+    if (layer < 0 || listed(layers_.not_known)) return layer_rotation::not_known;
+    if (listed(layers_.without_rope)) return layer_rotation::none;
+    if (layers_.types.empty())
+      return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
+    return layer < static_cast<Index>(layers_.types.size()) ? layer_rotation::in_group
+                                                            : layer_rotation::not_known;
   }
-  /// The group that layer `layer` rotates with; nullptr otherwise, and rotation_of_layer says why.
+
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate.
+  ///
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where it is not known how it
+  ///          rotates. rotation_of_layer answers instead
   const layer_group* group_of_layer(Index layer) const {
-    if (layer < 0) return nullptr;
-    for (const Index without : layers_without_rope)
-      if (without == layer) return nullptr;
-    if (!layers.empty() && layer >= static_cast<Index>(layers.size())) return nullptr;
-    if (groups.size() == 1) return &groups.front();
-    return layers.empty() ? nullptr : group(layers[static_cast<std::size_t>(layer)]);
+    check_layer("group_of_layer", layer);
+    const layer_rotation rotation = rotation_of_layer(layer);
+    if (rotation == layer_rotation::not_known)
+      ROPE_THROW(std::invalid_argument, detail::message("group_of_layer: how layer ", layer,
+                                                        " rotates is not known from this file"));
+    if (rotation == layer_rotation::none) return nullptr;
+    return groups_.size() == 1 ? &groups_.front() : group(layers_.types[static_cast<std::size_t>(layer)]);
   }
 
   /// How layer `layer` attends, rotating or not: causal, scale, softcap and window, as the model was trained.
@@ -152,24 +138,22 @@ struct model_rope {
   ///          scales of which this one has no group
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
-    const std::string type = layers.empty() ? "" : layers[static_cast<std::size_t>(layer)];
-    const layer_group* own = group(type);
-    bool alike = !groups.empty();
-    for (const layer_group& g : groups)
-      alike = alike && detail::equal(g.scale, groups.front().scale) &&
-              detail::equal(g.softcap, groups.front().softcap);
+    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
+    bool alike = true;
+    for (const layer_group& g : groups_)
+      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
+              detail::equal(g.softcap, groups_.front().softcap);
     if (!own && !alike)
       ROPE_THROW(std::invalid_argument,
                  detail::message("attention_of_layer: the scale of layer ", layer,
                                  " is not known: no group is of its type; set attention_options yourself"));
-    const Index window = windows.empty()       ? not_known_window
-                         : windows.size() == 1 ? windows.front()
-                                               : windows[static_cast<std::size_t>(layer)];
+    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
+    const Index window = at < windows.size() ? windows[at] : not_known_window;
     if (window == not_known_window)
       ROPE_THROW(std::invalid_argument,
                  detail::message("attention_of_layer: how far back layer ", layer,
                                  " looks is not known from this file; set attention_options yourself"));
-    const layer_group& g = own ? *own : groups.front();
+    const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
 
@@ -198,11 +182,62 @@ struct model_rope {
  private:
   void check_layer(const char* function, Index layer) const {
     const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
-    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
+    const Index count = (std::max)(known(layers_.types), windows.size() > 1 ? known(windows) : Index{0});
     if (layer < 0 || (count > 0 && layer >= count))
       ROPE_THROW(std::out_of_range,
-                 detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer));
+                 count > 0
+                     ? detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
+                     : detail::message(function, ": layer must not be negative, got ", layer));
   }
+
+  void check_list(const char* what, const std::vector<Index>& list) const {
+    const auto count = static_cast<Index>(layers_.types.size());
+    for (const Index layer : list)
+      if (layer < 0 || (count > 0 && layer >= count))
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("model_rope: ", what, " must be layers of the model, ", "got ", layer,
+                                   " of ", count));
+    const auto twice = std::adjacent_find(list.begin(), list.end(), std::greater_equal<>());
+    if (twice != list.end())
+      ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
+                                                        *(twice + 1), " after ", *twice));
+  }
+
+  void check_names() const {
+    if (groups_.empty())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("model_rope: there must be a group of layers, got 0"));
+    for (const Index layer : layers_.not_known)
+      if (std::binary_search(layers_.without_rope.begin(), layers_.without_rope.end(), layer))
+        ROPE_THROW(std::invalid_argument,
+                   detail::message(
+                       "model_rope: a layer must not be both without rotation and not known, got ", layer));
+    if (groups_.size() == 1) return;  // it serves every layer
+    std::vector<std::string_view> names;
+    for (const layer_group& g : groups_) names.emplace_back(g.layer_type);
+    std::sort(names.begin(), names.end());
+    const auto same = std::adjacent_find(names.begin(), names.end());
+    if (names.front().empty() || same != names.end())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("model_rope: each of ", groups_.size(),
+                                 " groups must have a layer type of its own, got \"",
+                                 names.front().empty() ? "" : std::string(*same).c_str(), "\"",
+                                 names.front().empty() ? "" : " twice"));
+    for (std::size_t i = 0; i < layers_.types.size(); ++i) {
+      const auto layer = static_cast<Index>(i);
+      if (std::binary_search(names.begin(), names.end(), std::string_view(layers_.types[i])) ||
+          std::binary_search(layers_.without_rope.begin(), layers_.without_rope.end(), layer) ||
+          std::binary_search(layers_.not_known.begin(), layers_.not_known.end(), layer))
+        continue;
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("model_rope: every layer must have the type of a group, or be listed as "
+                                 "without rotation or not known, got type \"",
+                                 layers_.types[i].c_str(), "\" for layer ", i));
+    }
+  }
+
+  std::vector<layer_group> groups_;
+  model_layers layers_;
 };
 
 }  // namespace ROPE_ABI

@@ -2,14 +2,13 @@
 #ifndef ROPE_MODELS_TABLES_HPP
 #define ROPE_MODELS_TABLES_HPP
 
-#include <algorithm>  // std::equal, std::find_if
+#include <algorithm>  // std::find_if
 #include <concepts>   // std::integral
 #include <cstddef>
 #include <optional>
 #include <vector>
 
 #include <rope/base/exact.hpp>
-#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
@@ -44,13 +43,13 @@ class model_tables {
   /// Throws:  as frequency_table does; std::invalid_argument if the model has no group of layers
   template <std::integral Count>
   model_tables(const model_rope& model, Count count) : model_tables(model) {
-    build(model, [count](const frequencies& f) { return frequency_table<S>(f, count); });
+    build([count](const frequencies& f) { return frequency_table<S>(f, count); });
   }
 
   /// Positions first .. last - 1 in every table.
   template <std::integral First, std::integral Last>
   model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
-    build(model, [first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
+    build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
   }
 
   model_tables(const model_tables&) = default;
@@ -62,53 +61,44 @@ class model_tables {
   /// Number of tables.
   Index size() const { return static_cast<Index>(tables_.size()); }
 
+  /// What it was made of.
+  const model_rope& model() const { return model_; }
+
   /// The table of a layer, placed at the first channel that turns, or nothing if the layer does not rotate.
   /// Valid while this object lives and is not assigned to.
   ///
-  /// Throws:  std::out_of_range if the model does not say of which type the layer is
+  /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates
   std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (detail::contains(without_, layer)) return std::nullopt;
-    if (layer >= 0 && group_of_layer_.empty() && place_of_group_.size() == 1) return of_group(0);
-    if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
-        group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
+    if (model_.rotation_of_layer(layer) == layer_rotation::not_known)
       ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
-                                                    " rotates; it has ", group_of_layer_.size(), " layers"));
-    return of_group(group_of_layer_[static_cast<std::size_t>(layer)]);
+                                                    " rotates; it has ", model_.layers().size(), " layers"));
+    const layer_group* group = model_.group_of_layer(layer);
+    if (!group) return std::nullopt;
+    return of_group(detail::to_index(group - model_.groups().data()));
   }
 
   /// The table of a group of layers, by its number in model_rope::groups, placed as above.
   ///
   /// Throws:  std::out_of_range
   placed_table<S> of_group(Index group) const {
-    if (group < 0 || group >= static_cast<Index>(place_of_group_.size()))
+    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
       ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
-                                                    place_of_group_.size(), "), got ", group));
-    const place& at = place_of_group_[static_cast<std::size_t>(group)];
-    return tables_[at.table].at_channel(at.first_channel);
+                                                    table_of_group_.size(), "), got ", group));
+    const auto at = static_cast<std::size_t>(group);
+    return tables_[table_of_group_[at]].at_channel(model_.groups()[at].first_channel);
   }
 
  private:
-  static constexpr Index unknown = -1;
-  struct place {
-    std::size_t table;
-    Index first_channel;
-  };
-
-  explicit model_tables(const model_rope& model) : without_(model.layers_without_rope) {
-    if (model.groups.empty())
+  explicit model_tables(const model_rope& model) : model_(model) {
+    if (model.groups().empty())  // it was moved from
       ROPE_THROW(std::invalid_argument,
-                 detail::message("model_tables: the model must have a group of layers"));
-    for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
-      const layer_group* group =
-          model.groups.size() == 1 ? &model.groups.front() : model.group(model.layers[layer]);
-      group_of_layer_.push_back(group ? detail::to_index(group - model.groups.data()) : unknown);
-    }
+                 detail::message("model_tables: the model must have a group of layers, got 0"));
   }
 
   template <class Make>
-  void build(const model_rope& model, const Make& make) {
-    tables_.reserve(model.groups.size());
-    for (const layer_group& group : model.groups) {
+  void build(const Make& make) {
+    tables_.reserve(model_.groups().size());
+    for (const layer_group& group : model_.groups()) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
         if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
@@ -119,14 +109,13 @@ class model_tables {
             if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
         return true;
       });
-      place_of_group_.push_back({static_cast<std::size_t>(alike - tables_.begin()), group.first_channel});
+      table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));
     }
   }
 
-  std::vector<Index> without_;
-  std::vector<Index> group_of_layer_;  // empty if the model does not name the types of its layers
-  std::vector<place> place_of_group_;
+  model_rope model_;
+  std::vector<std::size_t> table_of_group_;
   std::vector<frequency_table<S>> tables_;
 };
 

@@ -205,21 +205,22 @@ TEST_CASE("scores are bounded where the architecture bounds them", "[models][att
   for (const char* type : {"gemma2", "t5_gemma_module", "vaultgemma"}) {
     CAPTURE(type);
     const auto model = hugging_face(type, given);
-    CHECK(model.groups.front().softcap == 30);
+    CHECK(model.groups().front().softcap == 30);
     CHECK_FALSE(testing::has_warning(model.warnings, key));
-    CHECK(hugging_face(type, {{key, nullptr}}).groups.front().softcap == 0);
+    CHECK(hugging_face(type, {{key, nullptr}}).groups().front().softcap == 0);
   }
   for (const char* type : {"llama", "gemma3_text", "gemma3n_text", "t5gemma2_text", "t5gemma2_decoder"}) {
     CAPTURE(type);
     const auto model = hugging_face(type, given);
-    for (const rope::layer_group& group : model.groups) CHECK(group.softcap == 0);
+    for (const rope::layer_group& group : model.groups()) CHECK(group.softcap == 0);
     CHECK(testing::has_warning(model.warnings, key + " is not read by the class of "));
     CHECK_FALSE(testing::has_warning(hugging_face(type, {{key, nullptr}}).warnings, key));
   }
   // What an unknown architecture does with it is not known.
   const json novel = {{"model_type", "novel"}, {"head_dim", 64}, {key, 30.0}};
-  CHECK(rope::import_hugging_face(novel, {.layout = rope::layout_kind::half_split}).groups.front().softcap ==
-        30);
+  CHECK(
+      rope::import_hugging_face(novel, {.layout = rope::layout_kind::half_split}).groups().front().softcap ==
+      30);
 }
 
 // Source: configuration_qwen3_moe.py, configuration_qwen2_moe.py, configuration_qwen2_5_omni.py and

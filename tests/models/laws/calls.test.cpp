@@ -29,5 +29,5 @@ TEST_CASE("calls of the pages: models", "[models]") {
   CHECK(options.scale == testing::Approx(1 / std::sqrt(128.0)));
   const testing::gguf_file lookup = testing::gguf(
       "llama", {{".attention.head_count", 32}, {".embedding_length", 4096}, {".block_count", 32}});
-  CHECK(rope::import_gguf(lookup).groups[0].rotary_dim() == 128);
+  CHECK(rope::import_gguf(lookup).groups()[0].rotary_dim() == 128);
 }

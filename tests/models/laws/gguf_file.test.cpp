@@ -118,7 +118,7 @@ TEST_CASE("a GGUF file of a model is imported from its bytes", "[models]") {
     const rope::model_rope model = rope::import_gguf(file);
     CHECK(model.query_heads == 32);
     CHECK(model.key_heads == 8);
-    const rope::layer_group& group = model.groups.front();
+    const rope::layer_group& group = model.groups().front();
     CHECK(group.layout == rope::layout_kind::interleaved);
     CHECK(group.rotary_dim() == 128);
     const rope::frequencies scaled(128, 500000.0, rope::llama3_scaling{.factor = 8});

@@ -28,10 +28,10 @@ testing::wide llama_3_1(Index i) {
 TEST_CASE("transformers: the rotary embedding of a config", "[models][coming_from]") {
   const auto config = testing::config("llama_3_1_8b");  // nlohmann::json::parse of config.json
   const model_rope model = import_hugging_face(config);
-  const frequency_table table(model.groups[0].frequencies, 8192);
-  CHECK(model.groups[0].layout == layout_kind::half_split);
-  CHECK(other::has_frequencies(model.groups[0].frequencies, 64, llama_3_1));
-  CHECK((table.inv_freq() == model.groups[0].frequencies.inv_freq()).all());
+  const frequency_table table(model.groups()[0].frequencies, 8192);
+  CHECK(model.groups()[0].layout == layout_kind::half_split);
+  CHECK(other::has_frequencies(model.groups()[0].frequencies, 64, llama_3_1));
+  CHECK((table.inv_freq() == model.groups()[0].frequencies.inv_freq()).all());
   CHECK(table.attention_factor() == 1);
 }
 
@@ -45,7 +45,7 @@ TEST_CASE("ggml: the rotary embedding of a GGUF file", "[models][coming_from]") 
                               {".rope.scaling.factor", 4},
                               {".rope.scaling.original_context_length", 32768}});
   const model_rope model = import_gguf(lookup);
-  CHECK(model.groups[0].layout == layout_kind::half_split);
-  CHECK(other::has_frequencies(model.groups[0].frequencies, 64,
+  CHECK(model.groups()[0].layout == layout_kind::half_split);
+  CHECK(other::has_frequencies(model.groups()[0].frequencies, 64,
                                [](Index i) { return other::yarn(1e6L, i, 128, 4, 32768); }));
 }

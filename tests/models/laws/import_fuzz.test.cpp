@@ -358,7 +358,7 @@ TEST_CASE("GGUF metadata spoilt at random keeps the promises of a model or is re
       if (const auto bases = file.numbers(file.entries["general.architecture"].get<std::string>() +
                                           ".rope.freq_base_per_layer"))
         for (std::size_t i = 0; i < bases->size(); ++i)
-          if (const auto* group = model.group(model.layers.at(i)); !group || group->base != (*bases)[i])
+          if (const auto* group = model.group(model.layers().at(i)); !group || group->base != (*bases)[i])
             throw std::logic_error("layer " + std::to_string(i) + " has another base");
       return model;
     });

@@ -82,8 +82,8 @@ template <class Import>
 bool holds(tally& seen, const Import& import) {
   try {
     const rope::model_rope model = import();
-    if (model.groups.empty() || rope::describe(model).empty()) return false;
-    for (const rope::layer_group& group : model.groups) {
+    if (model.groups().empty() || rope::describe(model).empty()) return false;
+    for (const rope::layer_group& group : model.groups()) {
       if (group.first_channel < 0 || group.first_channel + group.rotary_dim() > group.head_dim) return false;
       if (!(group.frequencies.inv_freq().abs() < 0x1p64).all()) return false;
     }

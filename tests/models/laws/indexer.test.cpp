@@ -35,7 +35,7 @@ rope::model_rope gguf(const char* architecture, bool named = true) {
 TEST_CASE("an indexer of which too little is known is named", "[models][indexer]") {
   CHECK(has(hugging_face("deepseek_v3").warnings,
             "index_head_dim is that of an indexer; what it rotates is not known"));
-  CHECK_FALSE(hugging_face("deepseek_v3").groups[0].indexer.has_value());
+  CHECK_FALSE(hugging_face("deepseek_v3").groups()[0].indexer.has_value());
   CHECK_FALSE(has(hugging_face("deepseek_v32").warnings, "indexer"));
   CHECK(has(gguf("deepseek2").warnings, "deepseek2.attention.indexer.key_length is that of an indexer"));
   CHECK(has(gguf("glm-dsa", false).warnings, "glm-dsa.attention.indexer.key_length is missing"));

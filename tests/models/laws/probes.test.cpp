@@ -35,8 +35,8 @@ inline bool is_of_keys(const std::string& warning) {
 
 /// All that a description says; of its warnings the remarks on layers.
 inline json facets_of(const rope::model_rope& model) {
-  json all = {{"layers", model.layers},
-              {"without", model.layers_without_rope},
+  json all = {{"layers", model.layers()},
+              {"without", model.layers_without_rope()},
               {"windows", model.windows},
               {"causal", model.causal},
               {"sink_logits", model.sink_logits},
@@ -48,7 +48,7 @@ inline json facets_of(const rope::model_rope& model) {
   all["notes"] = json::array();
   for (const std::string& warning : model.warnings)
     if (!is_of_keys(warning)) all["notes"].push_back(warning);
-  for (const rope::layer_group& group : model.groups) {
+  for (const rope::layer_group& group : model.groups()) {
     json speeds = json::array();
     for (Index i = 0; i < group.frequencies.pairs(); ++i)
       speeds.push_back(group.frequencies.inv_freq()(i, 0));

@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/model_configs.hpp"
+#include "support/model_parts.hpp"
 
 namespace {
 
@@ -96,11 +97,14 @@ TEST_CASE("what is not known of queries is not taken to be nothing", "[models][q
                     "mistral3.attention.temperature_length is not used"));
   // Without chunks llama.cpp has no numbers for the one layer of Llama 4 that does not rotate.
   CHECK(not_known(gguf("llama4", {{".attention.sliding_window", 0}}), 3));
-  auto unknown = hugging_face("llama4_text", json::object());
-  unknown.layers = {"a", "b", "c", "d"};
-  unknown.groups.push_back(unknown.groups.front());
-  for (rope::layer_group& group : unknown.groups) group.layer_type = "a";
-  unknown.layers_without_rope = {3};
+  testing::model_parts parts(hugging_face("llama4_text", json::object()));
+  parts.layers = {"a", "b", "c", "d"};
+  parts.groups.push_back(parts.groups.front());
+  parts.groups[0].layer_type = "a";
+  parts.groups[1].layer_type = "c";
+  parts.layers_without_rope = {3};
+  parts.layers_not_known = {1};
+  const rope::model_rope unknown = parts.model();
   CHECK(unknown.query_scaling_of_layer(0).is_one());
   CHECK(not_known(unknown, 1));
   CHECK_FALSE(unknown.query_scaling_of_layer(3).is_one());
@@ -109,7 +113,7 @@ TEST_CASE("what is not known of queries is not taken to be nothing", "[models][q
 TEST_CASE("a base that grows with the length is that of the length asked for", "[models]") {
   const json qwen = {{"seq_length", 2048}};
   const auto base_of = [&](double length) {
-    const auto group = hugging_face("qwen", qwen, {.length = length}).groups.at(0);
+    const auto group = hugging_face("qwen", qwen, {.length = length}).groups().at(0);
     return group.number("new_base", group.base);
   };
   // Qwen's get_ntk_alpha: 2^ceil(log2(length / seq_length) + 1) - 1, in base alpha^(d / (d - 2)).
@@ -118,12 +122,12 @@ TEST_CASE("a base that grows with the length is that of the length asked for", "
   CHECK(base_of(2049) == testing::Approx(10000 * std::pow(3.0, 64.0 / 62)).epsilon(1e-12));
   CHECK(base_of(4096) == testing::Approx(10000 * std::pow(3.0, 64.0 / 62)).epsilon(1e-12));
   CHECK(base_of(4097) == testing::Approx(10000 * std::pow(7.0, 64.0 / 62)).epsilon(1e-12));
-  CHECK(hugging_face("qwen", qwen, {.length = 8192}).groups.at(0).rule == "dynamic with alpha");
+  CHECK(hugging_face("qwen", qwen, {.length = 8192}).groups().at(0).rule == "dynamic with alpha");
   CHECK(has_warning(hugging_face("qwen", qwen), "use_dynamic_ntk makes the base depend on the length"));
   CHECK_FALSE(has_warning(hugging_face("qwen", qwen, {.length = 9}), "use_dynamic_ntk"));
   json still = qwen;
   still["use_dynamic_ntk"] = false;
-  CHECK(hugging_face("qwen", still, {.length = 8192}).groups.at(0).rule == "default");
+  CHECK(hugging_face("qwen", still, {.length = 8192}).groups().at(0).rule == "default");
 }
 
 TEST_CASE("reports say how queries are scaled, and where two files differ in it",

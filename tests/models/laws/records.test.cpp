@@ -69,7 +69,7 @@ std::string difference(const json& record, const json& expect) {
   const auto compare_or = [&](const std::string& key, const auto& common, const auto& got) {
     if (expect.value(key, json(common)) != json(got)) found += key + " is " + json(got).dump() + "; ";
   };
-  const rope::layer_group& full = model.groups.front();
+  const rope::layer_group& full = model.groups().front();
   const bool has_large = expect.contains("full_head_dim");
   const rope::layer_group* sliding = model.group("sliding_attention");
   const rope::layer_group& heads = has_large ? *sliding : full;
@@ -91,7 +91,7 @@ std::string difference(const json& record, const json& expect) {
   if (!warned.empty() && !testing::has_warning(model.warnings, warned)) found += "no warning says it; ";
   compare("low", full.number("low", -1));
   compare("high", full.number("high", -1));
-  compare("group_count", model.groups.size());
+  compare("group_count", model.groups().size());
   compare_or("sink_logits", 0, model.sink_logits ? 1 : 0);
   compare("slowest", full.frequencies.inv_freq()(full.frequencies.pairs() - 1, 0));
   const json named = expect.value("groups", json::object());
@@ -120,17 +120,18 @@ std::string difference(const json& record, const json& expect) {
   const json types = expect.value("types", json{{"S", "sliding_attention"}, {"F", "full_attention"}});
   const std::string layers = expect.value("layers", ""), turns = expect.value("turns", "");
   for (std::size_t i = 0; i < layers.size(); ++i)
-    if (i >= model.layers.size())
+    if (i >= model.layers().size())
       found += "there is no layer " + std::to_string(i) + "; ";
-    else if (model.layers[i] != types.value(std::string(1, layers[i]), "no type"))
-      found += "layer " + std::to_string(i) + " is " + model.layers[i] + "; ";
+    else if (model.layers()[i] != types.value(std::string(1, layers[i]), "no type"))
+      found += "layer " + std::to_string(i) + " is " + model.layers()[i] + "; ";
   compare("windows", model.windows);
   for (std::size_t i = 0; i < turns.size(); ++i)
-    if ((model.group_of_layer(static_cast<Index>(i)) != nullptr) != (turns[i] == 'y'))
+    if ((model.rotation_of_layer(static_cast<Index>(i)) == rope::layer_rotation::in_group) !=
+        (turns[i] == 'y'))
       found += "layer " + std::to_string(i) + (turns[i] == 'y' ? " does not turn; " : " turns; ");
   {
     json is = json::object();
-    for (const rope::layer_group& group : model.groups)
+    for (const rope::layer_group& group : model.groups())
       if (group.indexer)
         is[group.layer_type.empty() ? "every" : group.layer_type] = {
             {"layout", rope::name_of(group.indexer->layout)},

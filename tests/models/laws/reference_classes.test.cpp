@@ -72,23 +72,23 @@ std::string difference(const json& record, const json& file) {
   const bool latent = config.contains("qk_rope_head_dim");
   std::string found;
   if (expect.contains("all"))
-    for (const rope::layer_group& group : model.groups)
+    for (const rope::layer_group& group : model.groups())
       found += difference(&group, group.layer_type, expect.at("all"), latent);
   // Gemma 4 has heads of another width too.
   bool has_width = config.value("head_dim", json()).is_null() || latent;
-  for (const rope::layer_group& group : model.groups)
+  for (const rope::layer_group& group : model.groups())
     has_width = has_width || json(group.head_dim) == config.at("head_dim");
   if (!has_width)
-    found += "heads have " + std::to_string(model.groups.front().head_dim) +
+    found += "heads have " + std::to_string(model.groups().front().head_dim) +
              " channels, those of the class " + config.at("head_dim").dump() + "; ";
   const json groups = expect.value("groups", json::object());
   const json names = {{"main", "sliding_attention"}, {"compress", "compressed_sparse_attention"}};
   for (const auto& item : groups.items())
     found += difference(model.group(names.value(item.key(), item.key())), item.key(), item.value(), latent);
   const json layers = expect.value("layers", config.value("layer_types", json::array()));
-  if (!model.layers.empty() && model.groups.size() > 1)
+  if (!model.layers().empty() && model.groups().size() > 1)
     for (std::size_t i = 0; i < layers.size(); ++i)
-      if (i >= model.layers.size() || model.layers[i] != layers.at(i)) {
+      if (i >= model.layers().size() || model.layers()[i] != layers.at(i)) {
         found += "layer " + std::to_string(i) + " is of another type than " + layers.at(i).dump() + "; ";
         break;
       }
@@ -168,7 +168,8 @@ TEST_CASE("a file with sizes alone has the windows of the class, and the layers 
     try {
       const rope::model_rope written = rope::import_hugging_face(config),
                              alone = rope::import_hugging_face(sizes);
-      if (written.layers.empty() && written.windows.size() == 1 && alone.windows == written.windows) continue;
+      if (written.layers().empty() && written.windows.size() == 1 && alone.windows == written.windows)
+        continue;
       const std::size_t layers = config.at("num_hidden_layers");
       CAPTURE(type);
       CHECK(windows_of(alone, layers) == windows_of(written, layers));

@@ -32,17 +32,17 @@ TEST_CASE("the comments of imports show their use", "[models]") {
   {
     std::istringstream file(json.dump());
     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
-    const frequency_table table(model.groups[0].frequencies, 8192);
+    const frequency_table table(model.groups()[0].frequencies, 8192);
     CHECK(table.pairs() == 64);
   }
   {
     const model_rope model = import_hugging_face(json, {.length = 32768});
-    CHECK(model.groups.size() == 1);
+    CHECK(model.groups().size() == 1);
   }
   const testing::gguf_file file = testing::gguf(
       "llama", {{".attention.head_count", 32}, {".embedding_length", 4096}, {".block_count", 32}});
   const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
-  CHECK(model.groups[0].rotary_dim() == 128);
+  CHECK(model.groups()[0].rotary_dim() == 128);
 }
 
 TEST_CASE("the comments of models show their use", "[models]") {
@@ -53,11 +53,23 @@ TEST_CASE("the comments of models show their use", "[models]") {
     const model_rope model = import_hugging_face(json);
     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
     const attention_options options = model.attention_of_layer(layer);  // window, scale
-    CHECK(group == &model.groups[0]);
+    CHECK(group == &model.groups()[0]);
     CHECK(options.scale == group->scale);
     constexpr Index start = 0;
     const query_scaling rule = model.query_scaling_of_layer(layer);
     if (!rule.is_one()) scale_queries(queries, rule, start);
+  }
+  {
+    const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
+    const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
+                                 .without_rope = {2}};
+    CHECK(model_rope(facts, import_hugging_face(json).groups(), layers).group_of_layer(2) == nullptr);
+  }
+  {
+    const model_rope model = import_hugging_face(testing::config("gemma_3_4b"));
+    const std::vector<layer_group> groups = model.groups();
+    const model_rope other(model, groups, {.types = model.layers()});
+    CHECK(compare_models(model, other).empty());
   }
   {
     const model_rope model = import_hugging_face(json);
@@ -70,14 +82,14 @@ TEST_CASE("the comments of models show their use", "[models]") {
   }
   using Layout = half_split;
   const model_rope model = import_hugging_face(json);
-  const layer_group& group = model.groups[0];
+  const layer_group& group = model.groups()[0];
   const frequency_table table(group.frequencies, 20);
   rotate<Layout>(view, table.at_channel(group.first_channel));
 
   std::ostringstream printed;
   std::streambuf* before = std::cout.rdbuf(printed.rdbuf());
   for (const named_number& number : group.numbers) std::cout << number.name << " = " << number.value << ", ";
-  const pair_census census = pair_census_of(model.groups[0]);
+  const pair_census census = pair_census_of(model.groups()[0]);
   std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
   std::cout.rdbuf(before);
   CHECK(printed.str().find("factor = 8, ") != std::string::npos);
@@ -90,7 +102,7 @@ TEST_CASE("the comment of indexer_rotation shows its use", "[models]") {
   const testing::json config = {
       {"model_type", "deepseek_v32"}, {"qk_nope_head_dim", 128}, {"qk_rope_head_dim", 64}};
   const model_rope model = import_hugging_face(config);
-  const layer_group& group = model.groups[0];
+  const layer_group& group = model.groups()[0];
   const frequency_table table(group.frequencies, 20);
   if (const auto& indexer = group.indexer)
     with_layout(indexer->layout, [&](auto layout) {
@@ -104,7 +116,7 @@ TEST_CASE("the comment of frequencies_on_axes shows its use", "[models]") {
   ones memory;
   const head_view<float> queries = memory.view;
   const model_rope model = import_hugging_face(testing::config("qwen2_vl_7b"));
-  const layer_group& group = model.groups[0];
+  const layer_group& group = model.groups()[0];
   const std::vector<prompt_run> runs = {text_run{3}};
   const auto prompt = qwen_vl_positions(runs);
   rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));

@@ -22,6 +22,7 @@
 #include <rope/models/detail/gguf_unread_keys.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -67,7 +68,7 @@ class gguf_importer {
     note_scaling();
     note_unread_keys(reader_, record_, shape().base(false), model_);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
-    return std::move(model_);
+    return std::move(model_).finished();
   }
 
  private:
@@ -289,7 +290,7 @@ class gguf_importer {
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   std::optional<gguf_pair_factors> factors_ = {};
   group_allowance allowance_ = {};
-  model_rope model_ = {};
+  model_draft model_ = {};
 };
 
 }  // namespace detail

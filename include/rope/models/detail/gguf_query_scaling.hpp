@@ -9,6 +9,7 @@
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/gguf_schedule.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/models/run_time_query_scaling.hpp>
@@ -23,7 +24,7 @@ namespace detail {
 
 /// \param model  whose max_position is known
 template <class L>
-void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_rope& model) {
+void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_draft& model) {
   constexpr const char *scale_key = "attention.temperature_scale",
                        *length_key = "attention.temperature_length";
   const auto scale = reader.number(scale_key, range::not_negative),

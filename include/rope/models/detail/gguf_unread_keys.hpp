@@ -8,6 +8,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -24,7 +25,7 @@ namespace detail {
 /// \param model  with its groups
 template <class L>
 void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base,
-                      model_rope& model) {
+                      model_draft& model) {
   const auto say = [&](const char* name, const std::string& what) {
     model.warnings.push_back(reader.key(name) + what);
   };

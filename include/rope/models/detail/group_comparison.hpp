@@ -98,6 +98,14 @@ struct group_comparison {
   }
 };
 
+/// Whether a pair turns by minus the position.
+inline bool any_turns_back(const frequencies& of) {
+  for (Index a = 0; a < of.axes(); ++a)
+    for (Index i = 0; i < of.pairs(); ++i)
+      if (of.inv_freq(i, a) < 0) return true;
+  return false;
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -19,6 +19,7 @@
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -41,7 +42,7 @@ class hugging_face_group_maker {
   /// \param text    the keys beside the rope dictionaries
   /// \param length  as in hugging_face_options
   hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                           model_rope& model)
+                           model_draft& model)
       : text_(text),
         defaults_(defaults),
         length_(length),
@@ -246,7 +247,7 @@ class hugging_face_group_maker {
   json_reader<J>& text_;
   const hugging_face_record& defaults_;
   double length_;
-  model_rope& model_;
+  model_draft& model_;
   head_shape head_;
   group_allowance allowance_ = {};
 };

@@ -19,6 +19,7 @@
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -34,7 +35,7 @@ class hugging_face_groups {
  public:
   /// \param length  as in hugging_face_options
   hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                      model_rope& model)
+                      model_draft& model)
       : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
 
   void add() {
@@ -249,7 +250,7 @@ class hugging_face_groups {
 
   json_reader<J>& text_;
   const hugging_face_record& defaults_;
-  model_rope& model_;
+  model_draft& model_;
   hugging_face_group_maker<J> maker_;
 };
 

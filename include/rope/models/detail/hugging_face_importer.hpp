@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::none_of
+#include <algorithm>  // std::binary_search, std::min, std::none_of, std::sort, std::unique
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -23,6 +23,7 @@
 #include <rope/models/detail/hugging_face_windows.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -64,7 +65,7 @@ class hugging_face_importer {
     }
     note_outer_keys();
     note_inner_keys();
-    return std::move(model_);
+    return std::move(model_).finished();
   }
 
  private:
@@ -153,22 +154,25 @@ class hugging_face_importer {
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
 
-  /// Names the types of layers that rotate and have no group.
+  /// Names the types of layers that rotate and have no group. How these rotate is not known, unless all
+  /// layers of the file have one group.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;
     std::vector<std::string> types;
-    for (std::size_t i = 0; i < model_.layers.size(); ++i)
-      if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)))
-        types.push_back(model_.layers[i]);
+    for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+      const auto layer = static_cast<Index>(i);
+      if (std::binary_search(without.begin(), without.end(), layer) || model_.group(model_.layers[i]))
+        continue;
+      types.push_back(model_.layers[i]);
+      if (model_.groups.size() > 1) model_.layers_not_known.push_back(layer);
+    }
     sort_distinct(types);
     constexpr std::size_t most = 4;  // names in the warning
     std::string names;
-    std::size_t unknown = 0;
-    for (const std::string& type : types)
-      if (!model_.group(type) && ++unknown <= most)
-        names += (unknown > 1 ? ", " : "") + type.substr(0, longest_layer_type);
-    if (unknown == 0) return;
-    if (unknown > most) names += " and " + std::to_string(unknown - most) + " more";
+    for (std::size_t i = 0; i < (std::min)(most, types.size()); ++i)
+      names += (i > 0 ? ", " : "") + types[i].substr(0, longest_layer_type);
+    if (types.empty()) return;
+    if (types.size() > most) names += " and " + std::to_string(types.size() - most) + " more";
     warn("layers of type " + names + " have no rope dictionary; " +
          (model_.groups.size() > 1 ? "it is not known how they rotate"
                                    : "they are taken to rotate like " + model_.groups.front().layer_type));
@@ -191,7 +195,7 @@ class hugging_face_importer {
   std::optional<layout_kind> given_layout_;
   json_reader<J> outer_, text_;
   hugging_face_record defaults_ = {};
-  model_rope model_ = {};
+  model_draft model_ = {};
 };
 
 }  // namespace detail

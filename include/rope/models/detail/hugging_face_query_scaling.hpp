@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/models/run_time_query_scaling.hpp>
@@ -29,7 +30,7 @@ inline bool speaks_of_query_scaling(std::string_view key) {
 
 /// The rule of the keys beside the rope dictionary: Llama 4's and log-n.
 template <class J>
-void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_rope& model) {
+void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries == query_growth::temperature) {
     const J* tuning = text.find("attn_temperature_tuning");  // 4 is true, in files as old as the model
     const bool tuned = !tuning || (tuning->is_number()
@@ -53,7 +54,7 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
 /// The rule inside the rope dictionary: that of Ministral 3 and Mistral 4.
 template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
-                                     const hugging_face_record& defaults, model_rope& model) {
+                                     const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries != query_growth::beta) return;
   constexpr const char *key = "llama_4_scaling_beta", *length = "original_max_position_embeddings";
   const auto beta = rope.number(key, range::not_negative);

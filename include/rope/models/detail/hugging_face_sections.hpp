@@ -13,6 +13,7 @@
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -55,7 +56,7 @@ std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hu
 /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
 template <class J>
 std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& rope, Index pairs,
-                                          model_rope& model) {
+                                          model_draft& model) {
   constexpr const char* key = "freq_allocation";
   json_reader<J>& reader = rope.has(key) ? rope : text;
   const auto given = reader.index(key, range::whole);
@@ -75,7 +76,7 @@ std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& 
 /// Sets the sections of the group and the order of their axes.
 template <class J>
 void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_rope& model, layer_group& group) {
+                  model_draft& model, layer_group& group) {
   const char* key = "mrope_section";
   auto given = given_sections(rope, defaults, key);
   const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);

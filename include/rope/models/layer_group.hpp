@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_LAYER_GROUP_HPP
+#define ROPE_MODELS_LAYER_GROUP_HPP
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/rotation/layout.hpp>
+
+/// How one kind of layers rotates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A number that went into the frequencies, under the name it has in this library.
+///
+///     for (const named_number& number : group.numbers)
+///       std::cout << number.name << " = " << number.value << ", ";
+struct named_number {
+  std::string name;
+  double value;
+};
+
+/// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
+/// V3.2, GLM 5). Its queries and keys turn by the table of the layer.
+///
+///     if (const auto& indexer = group.indexer)
+///       with_layout(indexer->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+///       });
+///
+/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
+struct indexer_rotation {
+  layout_kind layout;  // need not be that of attention
+  Index head_dim, first_channel, rotary_dim;
+};
+
+/// The layers of a model that rotate alike: one frequency table serves them all.
+///
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// turn:
+///
+///     rotate<Layout>(view, table.at_channel(group.first_channel));
+struct layer_group {
+  std::string
+      layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;  // of the weights the description came with
+  Index head_dim;
+  Index first_channel;
+  rope::frequencies frequencies;
+  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
+  double scale = 0;                        // of q . k before the softmax: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
+  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
+  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
+  bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  bool mrope_spread = false;     // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+  std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
+
+  std::string rule;                        // "default", "linear", "yarn", ...
+  double base;                             // before the rule
+  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
+
+  Index rotary_dim() const { return frequencies.rotary_dim(); }
+
+  /// The number of that name, or `otherwise`.
+  double number(std::string_view name, double otherwise) const {
+    for (const named_number& n : numbers)
+      if (n.name == name) return n.value;
+    return otherwise;
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_LAYER_GROUP_HPP
