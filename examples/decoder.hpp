@@ -136,9 +136,7 @@ class decoder {
   };
   struct layer {
     rope::kv_cache<T> cache;
-    std::optional<rope::placed_table<T>> table;  // none: the layer does not rotate
-    rope::layout_kind layout;
-    rope::attention_options options;
+    rope::Index index;
     norm before_attention = {}, after_attention = {}, before_mlp = {}, after_mlp = {}, of_queries = {},
          of_keys = {};
     linear q = {}, k = {}, v = {}, o = {}, gate = {}, up = {}, down = {};  // without a gate if that is empty
@@ -185,15 +183,14 @@ class decoder {
   layer layer_of(reader<Weights>& read, const std::string& prefix, rope::Index index, rope::Index capacity) {
     const auto has = [&](const std::string& name) { return read.weights.has(prefix + name + ".weight"); };
     const rope::layer_group* group = model_.group_of_layer(index);  // throws where it is not known
+    (void)model_.attention_of_layer(index);                         // and so does this
     if (group != nullptr && group->first_channel != 0)
       throw std::runtime_error(
           "heads whose last channels rotate (latent attention) are not known to this decoder");
 
     layer of = {.cache = rope::kv_cache<T>(1, capacity, kv_heads_,
                                            (group ? group : &model_.groups().front())->head_dim),
-                .table = tables_.of_layer(index),
-                .layout = group ? group->layout : rope::layout_kind::half_split,
-                .options = model_.attention_of_layer(index)};
+                .index = index};
     // Norms before and after attention and feed-forward, by the names that checkpoints give to them.
     of.before_attention = read.norm_of(prefix, {"input_layernorm"});
     if (has("pre_feedforward_layernorm")) {  // Gemma 2, 3
@@ -297,15 +294,9 @@ class decoder {
     const auto queries = rope::thd(q, heads_), keys = rope::thd(k, kv_heads_),
                values = rope::thd(v, kv_heads_);
     const auto attended = rope::thd(out, heads_);
-    if (!of.table) {
-      of.cache.append(keys, values);
-      rope::attention(queries, of.cache, attended, of.options);
-    } else {
-      rope::with_layout(of.layout, [&](auto layout) {
-        of.cache.template append<decltype(layout)>(keys, values, *of.table);
-        rope::attention<decltype(layout)>(queries, of.cache, attended, *of.table, of.options);
-      });
-    }
+    const auto options = rope::rotate_layer(tables_, of.index, queries, keys, of.cache.size());
+    of.cache.append(keys, values);
+    rope::attention(queries, of.cache, attended, options);
     return of.o(out);
   }
 

@@ -12,6 +12,7 @@
 #include <rope/models/hugging_face.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
+#include <rope/models/rotate_layer.hpp>
 #include <rope/models/run_time_query_scaling.hpp>
 #include <rope/models/tables.hpp>
 

@@ -47,6 +47,7 @@ struct model_facts {
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <rope/attention/attention.hpp>
+#include <rope/cache.hpp>
 #include <rope/models.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 #include <rope/rotation/query_scaling.hpp>
@@ -79,6 +81,20 @@ TEST_CASE("the comments of models show their use", "[models]") {
         rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
       });
     CHECK(*queries.at(0, 1, 0) != 1);
+  }
+  {
+    ones keys, memory_of_values, memory_of_out;
+    const head_view<float> q = memory.view, k = keys.view, v = memory_of_values.view,
+                           out = memory_of_out.view;
+    constexpr Index start = 0;
+    const model_tables tables(import_hugging_face(json), 8192);
+    attention(q, k, v, out, rotate_layer(tables, layer, q, k, start));
+    kv_cache<float> cache(1, 8, 2, 128);
+    const attention_options options = rotate_layer(tables, layer, q, k, cache.size());
+    cache.append(k, v);
+    attention(q, cache, out, options);
+    attention(q, cache, out, rotate_layer(tables, layer, q, start));
+    CHECK(*out.at(0, 0, 0) == Approx(1));
   }
   using Layout = half_split;
   const model_rope model = import_hugging_face(json);

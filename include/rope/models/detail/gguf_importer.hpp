@@ -127,6 +127,7 @@ class gguf_importer {
       add_group(type, false, base, shape().dimension(false));
     const auto window = reader_.number("attention.sliding_window", range::whole);
     model_.windows.clear();
+    model_.keys_are_values = true;
     for (const std::string& type : model_.layers)
       model_.windows.push_back(type == "sliding_attention" && window ? static_cast<Index>(*window)
                                                                      : not_known_window);
@@ -171,20 +172,7 @@ class gguf_importer {
       }
       model_.layers.push_back(model_.groups[group].layer_type);
     }
-    name_by_type();
-  }
-
-  /// Groups of which there is one for sliding layers and one for the others need no longer name.
-  void name_by_type() {
-    for (const std::string type : {"full_attention", "sliding_attention"}) {
-      Index of_type = 0;
-      for (const layer_group& group : model_.groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
-      if (of_type != 1) continue;
-      for (layer_group& group : model_.groups)
-        if (group.layer_type.starts_with(type)) group.layer_type = type;
-      for (std::string& layer : model_.layers)
-        if (layer.starts_with(type)) layer = type;
-    }
+    name_by_type(model_.groups, model_.layers);
   }
 
   /// llama.cpp decides for each architecture whether sliding layers are scaled.

@@ -14,6 +14,7 @@
 #include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
@@ -229,6 +230,19 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
   sort_distinct(without);
   return without;
+}
+
+/// Groups of which there is one for sliding layers and one for the others need no longer name.
+inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
+  for (const std::string type : {"full_attention", "sliding_attention"}) {
+    Index of_type = 0;
+    for (const layer_group& group : groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
+    if (of_type != 1) continue;
+    for (layer_group& group : groups)
+      if (group.layer_type.starts_with(type)) group.layer_type = type;
+    for (std::string& layer : layers)
+      if (layer.starts_with(type)) layer = type;
+  }
 }
 
 }  // namespace detail

@@ -127,6 +127,7 @@ class hugging_face_importer {
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
+    model_.keys_are_values = defaults_.form == dictionary_form::compressed;
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);

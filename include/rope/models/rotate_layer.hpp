@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_ROTATE_LAYER_HPP
+#define ROPE_MODELS_ROTATE_LAYER_HPP
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/options.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/models/model_rope.hpp>
+#include <rope/models/run_time_query_scaling.hpp>
+#include <rope/models/tables.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/query_scaling.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/rotation/view.hpp>
+
+/// All that a layer of an imported model does to queries and keys before they meet, in one call.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The options of the layer with its sinks, once all that may be wrong with them was looked at.
+template <class T, class P>
+attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
+                                   const P& positions, std::span<const float> sink_logits) {
+  constexpr const char* function = "rotate_layer";
+  attention_options options = model.attention_of_layer(layer);
+  if (model.keys_are_values)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": layer ", layer,
+                " turns the output of attention back, which a call of attention does not; call rotate, "
+                "attention and unrotate"));
+  if (model.sink_logits == sink_logits.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": sink_logits must be ",
+                       model.sink_logits ? "those of the checkpoint, one per query head, "
+                                         : "empty, for this model has none, ",
+                       "got ", sink_logits.size(), " for layer ", layer));
+  require_length(function, "sink_logits", sink_logits.size(), q.heads, q.heads);
+  options.sink_logits = sink_logits;
+  if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
+    const auto source = position_source(positions, q.tokens);
+    source.range(function, q.batch, q.tokens);
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
+  }
+  return options;
+}
+
+/// Refuses heads of another size than those of the layer.
+template <class T>
+void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
+  if (group && x.head_dim != group->head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message("rotate_layer: ", name, " must have whole heads of the layer, of ", group->head_dim,
+                       " channels, got ", x.head_dim));
+}
+
+template <class T, class P, class Threads>
+void scale_queries_of_layer(const model_rope& model, Index layer, const head_view<T>& q, const P& positions,
+                            const Threads& threads) {
+  const query_scaling rule = model.query_scaling_of_layer(layer);
+  if (!rule.is_one()) scale_queries(q, rule, positions, threads);
+}
+
+}  // namespace detail
+
+/// Does to queries and keys what layer `layer` does before it attends, in place, and returns how it attends:
+/// rotates them by its table in its layout, or leaves them where the layer does not rotate, and multiplies
+/// the queries where the model scales them by their position.
+///
+///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start));
+///
+/// With a cache of rotated keys, the keys go there first:
+///
+///     const attention_options options = rotate_layer(tables, layer, q, k, cache.size());
+///     cache.append(k, v);
+///     attention(q, cache, out, options);
+///
+/// Norms of heads (q_norm, k_norm) come before. This is for text; images have tables of
+/// frequencies_on_axes.
+///
+/// \param tables       of the model, for the positions that are used
+/// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
+/// \param positions    as in `rotate`
+/// \param sink_logits  [q.heads], where the model has them in its weights (gpt-oss); else empty
+/// \param threads      the caller's threads, see base/parallel.hpp
+///
+/// Returns attention_of_layer with these sink_logits, which have to live as long.
+///
+/// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
+///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
+///            not those of such a model, heads have another size, or keys are values too (DeepSeek V4),
+///            whose output has to be turned back; q and k are then unchanged
+/// Accuracy:  those of `rotate` and `scale_queries`
+/// Cost:      those of `rotate` and, where the layer scales, `scale_queries`
+template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
+attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
+                               const P& positions = P{}, std::span<const float> sink_logits = {},
+                               const Threads& threads = {}) {
+  static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
+                "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  const auto table = tables.of_layer(layer);
+  const model_rope& model = tables.model();
+  const attention_options options = detail::options_of_layer(model, layer, q, positions, sink_logits);
+  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
+  detail::check_head_of_layer(group, "q", q);
+  detail::check_head_of_layer(group, "k", k);
+  if (group)
+    with_layout(group->layout,
+                [&](auto layout) { rotate<decltype(layout)>(q, k, *table, positions, threads); });
+  detail::scale_queries_of_layer(model, layer, q, positions, threads);
+  return options;
+}
+
+/// The same for queries alone, of layers that attend to the keys of another layer (Gemma 3n) and find them
+/// rotated.
+///
+///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
+///
+/// Throws:    as above
+template <class S, class Q, class P = std::int64_t, class Threads = this_thread>
+requires position_form<P> attention_options rotate_layer(const model_tables<S>& tables, Index layer,
+                                                         head_view<Q> q, const P& positions = P{},
+                                                         std::span<const float> sink_logits = {},
+                                                         const Threads& threads = {}) {
+  static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
+  const auto table = tables.of_layer(layer);
+  const model_rope& model = tables.model();
+  const attention_options options = detail::options_of_layer(model, layer, q, positions, sink_logits);
+  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
+  detail::check_head_of_layer(group, "q", q);
+  if (group)
+    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, positions, threads); });
+  detail::scale_queries_of_layer(model, layer, q, positions, threads);
+  return options;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_ROTATE_LAYER_HPP

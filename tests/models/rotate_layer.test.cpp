@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+#include <rope/models/rotate_layer.hpp>
+
+#include <cstdint>
+#include <exception>
+#include <rope/attention/attention.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/models/gguf.hpp>
+#include <rope/models/hugging_face.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_configs.hpp"
+#include "support/model_parts.hpp"
+
+namespace {
+
+using rope::Index;
+using rope::model_tables;
+using rope::rotate_layer;
+using testing::config;
+using testing::json;
+using testing::throws_saying;
+
+/// Queries of four heads and keys of two, [1, 3, heads, head_dim], none of whose channels are equal.
+struct heads {
+  Index head_dim;
+  std::vector<float> q_memory, k_memory;
+
+  explicit heads(Index of) : head_dim(of) {
+    for (Index i = 0; i < 3 * 4 * of; ++i) q_memory.push_back(1 + 0.001f * static_cast<float>(i % 977));
+    for (Index i = 0; i < 3 * 2 * of; ++i) k_memory.push_back(2 - 0.001f * static_cast<float>(i % 941));
+  }
+  rope::head_view<float> q() { return rope::bshd(q_memory.data(), 1, 3, 4, head_dim); }
+  rope::head_view<float> k() { return rope::bshd(k_memory.data(), 1, 3, 2, head_dim); }
+  bool operator==(const heads& other) const {
+    return q_memory == other.q_memory && k_memory == other.k_memory;
+  }
+};
+
+rope::model_rope import(const char* name) { return rope::import_hugging_face(config(name)); }
+
+}  // namespace
+
+TEST_CASE("every layer of a model does what its description says", "[models][rotate_layer]") {
+  // Layers in two groups, the first channels alone, the last alone, and a layer that does not rotate and scales.
+  struct known {
+    const char* name;
+    Index layer, head_dim;
+  };
+  for (const known& of :
+       {known{"llama_3_1_8b", 31, 128}, known{"gemma_3_4b", 4, 256}, known{"gemma_3_4b", 5, 256},
+        known{"deepseek_v3", 0, 192}, known{"llama_4_scout", 3, 128}, known{"modernbert_base", 1, 64}}) {
+    CAPTURE(of.name, of.layer);
+    const rope::model_rope model = import(of.name);
+    const model_tables tables(model, 10010);
+    constexpr Index start = 10000;
+    heads at_once(of.head_dim), by_hand(of.head_dim), alone(of.head_dim);
+    const rope::attention_options options = rotate_layer(tables, of.layer, at_once.q(), at_once.k(), start);
+    if (const rope::layer_group* group = model.group_of_layer(of.layer)) {
+      const rope::frequency_table table(group->frequencies, 10010);
+      rope::with_layout(group->layout, [&](auto layout) {
+        rope::rotate<decltype(layout)>(by_hand.q(), by_hand.k(), table.at_channel(group->first_channel),
+                                       start);
+      });
+      CHECK_FALSE(at_once.k_memory == alone.k_memory);
+    } else {
+      CHECK(at_once.k_memory == alone.k_memory);
+    }
+    rope::scale_queries(by_hand.q(), model.query_scaling_of_layer(of.layer), start);
+    CHECK(at_once == by_hand);
+    CHECK_FALSE(at_once.q_memory == alone.q_memory);
+    const rope::attention_options expected = model.attention_of_layer(of.layer);
+    CHECK(options.scale == expected.scale);
+    CHECK(options.window == expected.window);
+    CHECK(options.softcap == expected.softcap);
+    CHECK(options.causal == expected.causal);
+    CHECK(options.sink_logits.empty());
+
+    // Queries alone, by a list of positions, and on threads.
+    const std::vector<std::int64_t> ids = {start, start + 1, start + 2};
+    CHECK(rotate_layer(tables, of.layer, alone.q(), ids).window == options.window);
+    CHECK(alone.q_memory == at_once.q_memory);
+    heads again(of.head_dim);
+    rotate_layer(tables, of.layer, again.q(), again.k(), ids, {}, rope::this_thread{});
+    CHECK(again == at_once);
+  }
+}
+
+TEST_CASE("sink logits come from the caller where a model has them, and from nobody else",
+          "[models][rotate_layer]") {
+  const std::vector<float> sinks = {1, 2, 3, 4}, three = {1, 2, 3};
+  const model_tables with(import("gpt_oss_20b"), 16), without(import("llama_3_1_8b"), 16);
+  heads x(64), untouched(64), large(128);
+  const auto options = rotate_layer(with, 0, x.q(), x.k(), 0, sinks);
+  CHECK(options.sink_logits.data() == sinks.data());
+  CHECK(options.sink_logits.size() == 4);
+  CHECK(options.window == 128);
+  heads y(64);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { rotate_layer(with, 0, y.q(), y.k()); },
+      "rotate_layer: sink_logits must be those of the checkpoint, one per query head, got 0 for layer 0"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { rotate_layer(with, 0, y.q(), y.k(), 0, three); },
+      "rotate_layer: sink_logits must be empty or have length 4, got 3"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { rotate_layer(without, 1, large.q(), large.k(), 0, sinks); },
+      "rotate_layer: sink_logits must be empty, for this model has none, got 4 for layer 1"));
+  CHECK(y == untouched);
+  CHECK(large == heads(128));
+}
+
+TEST_CASE("what a layer does not tell, or a call cannot do, is refused before anything is written",
+          "[models][rotate_layer]") {
+  const auto refused = [](const rope::model_rope& model, Index layer, Index head_dim, Index start,
+                          const std::string& text) {
+    const model_tables tables(model, -4, 16);
+    heads x(head_dim);
+    const auto says = [&](const auto& call) {
+      try {
+        call();
+      } catch (const std::exception& error) {
+        return std::string(error.what()).find(text) != std::string::npos;
+      }
+      return false;
+    };
+    const bool both = says([&] { rotate_layer(tables, layer, x.q(), x.k(), start); }) &&
+                      says([&] { rotate_layer(tables, layer, x.q(), start); });
+    return both && x == heads(head_dim);
+  };
+  const rope::model_rope llama = import("llama_3_1_8b");
+  CHECK(refused(llama, 0, 64, 0,
+                "rotate_layer: q must have whole heads of the layer, of 128 channels, got 64"));
+  CHECK(refused(llama, -1, 128, 0, "layer -1"));
+  CHECK(refused(llama, 0, 128, 14, "position"));
+  // Layers that attend in chunks, and those that do not attend.
+  CHECK(refused(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
+  const json hybrid = {{"model_type", "qwen3_next"}, {"head_dim", 128}, {"num_hidden_layers", 4}};
+  CHECK(refused(rope::import_hugging_face(hybrid), 0, 128, 0, "how far back layer 0 looks is not known"));
+  // A scale that has no value at a position which the table has.
+  testing::model_parts parts(llama);
+  parts.query_rule = {rope::llama4_query_scaling{}};
+  parts.scaled = rope::scaled_queries::every_layer;
+  CHECK(refused(parts.model(), 0, 128, 14, "position"));
+  CHECK(refused(parts.model(), 0, 128, -3, "a position must not be negative, got -3"));
+
+  const json v4 = {{"model_type", "deepseek_v4"},
+                   {"num_hidden_layers", 2},
+                   {"layer_types", {"sliding_attention", "compressed_sparse_attention"}}};
+  const rope::model_rope turned = rope::import_hugging_face(v4);
+  CHECK(turned.keys_are_values);
+  CHECK_FALSE(llama.keys_are_values);
+  parts = testing::model_parts(turned);
+  parts.sink_logits = false;
+  CHECK(refused(parts.model(), 0, 512, 0, "rotate_layer: layer 0 turns the output of attention back"));
+
+  // Keys of another head than the queries.
+  const model_tables tables(llama, 16);
+  heads x(128), narrow(64);
+  CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, 0, x.q(), narrow.k()); },
+                                             "rotate_layer: k must have whole heads of the layer"));
+  CHECK(x == heads(128));
+}
