@@ -487,7 +487,8 @@ ${refused_axes}
   classes of Qwen3-VL slice them, with a warning. In a GGUF file they are refused too; `ggml_interleaved_sections` is what ggml does.
 - The rope type `yarn_log`: no public source has it. Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with
   m = 0.07 ln(factor) + 1.
-- The towers of vision and sound beside a language model: `vision_config` and `audio_config` are not read.
+- The towers of vision and sound beside a language model: `vision_config` and `audio_config` are not read, and a warning names the keys
+  of theirs that speak of positions or windows. What `quantization_config` scales are weights.
 ")
 
 if(CHECK)

@@ -57,7 +57,8 @@ TEST_CASE("absent keys mean the original schedule of base 10000 over the whole h
   CHECK(model.max_position == 4096);
   CHECK(model.query_heads == 4);
   CHECK(model.key_heads == 4);
-  CHECK(model.warnings.empty());
+  CHECK(model.warnings ==
+        std::vector<std::string>{"llama.rope.freq_base is not given; assumed 10000, as llama.cpp does"});
   CHECK(group.layer_type.empty());
   CHECK(group.layout == layout_kind::interleaved);
   CHECK(group.head_dim == 128);
@@ -439,6 +440,8 @@ TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in e
   const auto warnings = [](const char* architecture, const json& pattern) {
     return import_gguf(gguf(architecture, {{".attention.key_length", 128},
                                            {".block_count", 4},
+                                           {".rope.freq_base", 1e4},
+                                           {".rope.freq_base_swa", 1e4},
                                            {".attention.sliding_window", 64},
                                            {".attention.sliding_window_pattern", pattern}}))
         .warnings;
@@ -450,7 +453,34 @@ TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in e
   CHECK(has_warning(warnings("qwen2", 2), "is not read for qwen2"));
   CHECK(has_warning(warnings("exaone4", 2), "is not read for exaone4 of 4 layers; none slides"));
   for (const char* reader : {"gemma4", "mellum"}) CHECK(warnings(reader, list).empty());
-  for (const char* reader : {"gemma2", "mellum"}) CHECK(warnings(reader, 2).empty());
+  CHECK(warnings("mellum", 2).empty());
+  CHECK(warnings("gemma2", 2).size() == 1);  // attn_logit_softcapping
+}
+
+TEST_CASE("what llama.cpp takes for a key that is absent is named", "[models][gguf]") {
+  const auto assumed = [](const char* architecture, const json& more, const std::string& key,
+                          const std::string& what, const json& value) {
+    json keys = {{".attention.key_length", 128}, {".block_count", 8}};
+    keys.update(more);
+    const auto says = [&](const json& file) {
+      return has_warning(import_gguf(gguf(architecture, file)).warnings,
+                         architecture + key + " is not given; assumed " + what + ", as llama.cpp does");
+    };
+    json given = keys;
+    given[key] = value;
+    return says(keys) && !says(given);
+  };
+  const json none = json::object(), window = {{".attention.sliding_window", 64}};
+  CHECK(assumed("llama", none, ".rope.freq_base", "10000", 5e5));
+  CHECK(assumed("plamo3", window, ".rope.freq_base_swa", "10000", 5e5));
+  CHECK(assumed("gemma2", window, ".attention.sliding_window_pattern",
+                "that the last of every 2 layers attends fully", 4));
+  CHECK(assumed("modern-bert", window, ".attention.sliding_window_pattern",
+                "that the first of every 3 layers attends fully", 4));
+  CHECK(assumed("qwen3next", none, ".full_attention_interval", "4", 2));
+  CHECK(assumed("gemma2", none, ".attn_logit_softcapping", "50", 20));
+  CHECK(assumed("grok", none, ".attention.output_scale", "1 / sqrt(128)", 0.125));
+  CHECK(assumed("exaone4", {{".block_count", 64}}, ".attention.sliding_window", "4096", 64));
 }
 
 TEST_CASE("Gemma 3 knows its sliding layers", "[models][gguf]") {
@@ -638,7 +668,7 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK(olmo.group("sliding_attention")->rule == "default");
   CHECK(olmo.group("sliding_attention")->frequencies.attention_factor() == 1);
   CHECK(olmo.group("full_attention")->rule == "yarn");
-  CHECK(olmo.warnings.empty());
+  CHECK(olmo.warnings.size() == 1);  // attention.sliding_window_pattern
 
   for (const char* last : {"deepseek2", "minicpm3", "plm", "bailingmoe3"})
     CHECK(model(last).groups().front().first_channel == 64);

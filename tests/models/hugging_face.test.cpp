@@ -616,7 +616,24 @@ TEST_CASE("a key that has no effect is reported by its name", "[models][import]"
   CHECK(warnings({{"property", 1}, {"hidden_act", "silu"}, {"europe", 2}}).empty());
   CHECK(has_warning(warnings({{"decoder_config", {{"rope_theta", 5e5}, {"width", 2}}}}),
                     "decoder_config.rope_theta is not understood and has no effect"));
-  CHECK(warnings({{"vision_config", {{"rope_theta", 5e5}}}, {"decoder_config", {{"width", 2}}}}).empty());
+  CHECK(warnings({{"decoder_config", {{"width", 2}}}}).empty());
+  // A tower of vision is named once, and not at all where it neither rotates nor slides.
+  const auto tower = warnings({{"vision_config",
+                                {{"a_window", 1},
+                                 {"b_window", 2},
+                                 {"c_window", 3},
+                                 {"d_window", 4},
+                                 {"rope_theta", 5e5},
+                                 {"width", 2}}}});
+  CHECK(tower ==
+        std::vector<std::string>{
+            "vision_config is not read, for it tells of another part of the model: a_window, b_window, "
+            "c_window, d_window and 1 more"});
+  CHECK(warnings({{"audio_config", {{"rope_theta", 5e5}}}}) ==
+        std::vector<std::string>{
+            "audio_config is not read, for it tells of another part of the model: rope_theta"});
+  CHECK(warnings({{"vision_config", {{"width", 2}}}}).empty());
+  CHECK(warnings({{"quantization_config", {{"scale_fmt", "ue8m0"}}}}).empty());  // of weights
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
 }
 
@@ -636,6 +653,71 @@ TEST_CASE("a default of the class is reported by the name of its key", "[models]
   CHECK(assumed("gemma2", "attn_logit_softcapping", 20));
   CHECK(assumed("granite", "attention_multiplier", 0.5));
   CHECK(assumed("falcon_h1", "key_multiplier", 0.5));
+}
+
+TEST_CASE("a default of the class that makes layers differ is reported by the name of its key",
+          "[models][import]") {
+  const json small_of_8 = {{"hidden_size", 64}, {"num_attention_heads", 4}, {"num_hidden_layers", 8}};
+  const auto assumed = [&](const char* architecture, const json& more, const std::string& key,
+                           const std::string& what, const json& value) {
+    json file = changed(small_of_8, more);
+    file["model_type"] = architecture;
+    const auto says = [&](const json& config) {
+      return has_warning(import_hugging_face(config).warnings,
+                         key + " is not given; assumed " + what + ", the default of " + architecture);
+    };
+    return says(file) && !says(changed(file, {{key, value}}));
+  };
+  json types = json::array();
+  for (int i = 0; i < 8; ++i) types.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+  const json none = json::object(), ones = {1, 1, 1, 0, 1, 1, 1, 0};
+  const json window = {{"sliding_window", 64}, {"use_sliding_window", true}};
+  CHECK(assumed("gemma2", none, "layer_types", "that the last of every 2 layers attends fully", types));
+  CHECK(assumed("modernbert", none, "layer_types", "that the first of every 3 layers attends fully", types));
+  CHECK(assumed("step3p5", none, "layer_types", "that every layer attends fully", types));
+  CHECK(assumed("qwen3_next", none, "layer_types", "that the last of every 4 layers attends, and no other",
+                types));
+  CHECK(assumed("qwen3_next", none, "layer_types", "that the last of every 4 layers attends, and no other",
+                types));
+  CHECK(assumed("smollm3", none, "no_rope_layers", "that the last of every 4 layers does not rotate", ones));
+  CHECK(assumed("llama4_text", none, "no_rope_layers", "that the last of every 4 layers does not rotate",
+                ones));
+  CHECK(assumed("mllama", none, "cross_attention_layers", "3", {3}));
+  CHECK(assumed("qwen2", window, "max_window_layers", "28", 4));
+  const json two_types = {
+      {"rope_parameters",
+       {{"full_attention", {{"rope_type", "default"}}}, {"sliding_attention", {{"rope_type", "default"}}}}}};
+  CHECK(assumed("gemma4_text", two_types, "global_head_dim", "512", 16));
+  // Other keys say it too, and what nothing depends on is not named.
+  const auto silent = [&](const char* architecture, const json& more, const std::string& key) {
+    json file = changed(small_of_8, more);
+    file["model_type"] = architecture;
+    return !has_warning(import_hugging_face(file).warnings, key + " is not given");
+  };
+  CHECK(silent("cohere2", {{"sliding_window_pattern", 2}}, "layer_types"));
+  CHECK(silent("qwen3_next", {{"full_attention_interval", 2}}, "layer_types"));
+  CHECK(silent("smollm3", {{"no_rope_layer_interval", 2}}, "no_rope_layers"));
+  CHECK(silent("qwen2", none, "max_window_layers"));
+  CHECK(silent("llama", none, "layer_types"));
+  json by_layer = two_types;
+  by_layer["per_layer_config"] = {{"0", {{"head_dim", 8}}}};
+  CHECK(silent("gemma4_text", by_layer, "global_head_dim"));
+}
+
+TEST_CASE("a share of channels for all layers beside one for each of them must agree", "[models][import]") {
+  const json step = {{"model_type", "step3p5"},  {"num_hidden_layers", 2},
+                     {"head_dim", 64},           {"layer_types", {"full_attention", "sliding_attention"}},
+                     {"rope_theta", {1e6, 1e4}}, {"partial_rotary_factors", {0.5, 1.0}}};
+  const auto model = import_hugging_face(step);
+  CHECK(model.group("full_attention")->rotary_dim() == 32);
+  CHECK(model.group("sliding_attention")->rotary_dim() == 64);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        import_hugging_face(changed(step, {{"partial_rotary_factor", 0.5}}));
+      },
+      "partial_rotary_factor must be that of every layer in partial_rotary_factors, 1, got 0.5"));
+  const json same = {{"partial_rotary_factor", 0.5}, {"partial_rotary_factors", {0.5, 0.5}}};
+  CHECK(import_hugging_face(changed(step, same)).group("sliding_attention")->rotary_dim() == 32);
 }
 
 TEST_CASE("a base that another overrules is reported by the name of its key", "[models][import]") {
@@ -728,7 +810,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
                                {"sliding_window", 4096},
                                {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5e4}}}}}});
   CHECK(cohere.layers()[3] == "full_attention");
-  CHECK(cohere.warnings.empty());
+  CHECK(cohere.warnings.size() == 1);  // layer_types
 }
 
 TEST_CASE("layers that do not attend do not rotate", "[models][import]") {

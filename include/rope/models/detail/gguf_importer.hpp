@@ -12,6 +12,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/gguf_assumptions.hpp>
 #include <rope/models/detail/gguf_layers.hpp>
 #include <rope/models/detail/gguf_query_scaling.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
@@ -66,6 +67,7 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
+    name_assumed(reader_, record_, sliding_, model_);
     note_unread_keys(reader_, record_, shape().base(false), model_);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     return std::move(model_).finished();

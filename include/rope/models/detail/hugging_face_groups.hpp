@@ -132,6 +132,11 @@ class hugging_face_groups {
     }
     const auto bases = number_or_list("rope_theta", range::above_one),
                factors = number_or_list("partial_rotary_factors", range::fraction);
+    const auto beside = text_.number("partial_rotary_factor", range::fraction);
+    for (const double factor : factors.value_or(std::vector<double>{}))
+      if (beside && !detail::equal(*beside, factor))
+        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
+                                                  exact_digits(factor) + ", got " + exact_digits(*beside));
     const J* scaling = text_.object("rope_scaling");
     const std::string path = text_.path() + "rope_scaling.";
     std::vector<std::string> types;

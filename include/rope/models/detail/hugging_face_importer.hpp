@@ -14,6 +14,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/config.hpp>
+#include <rope/models/detail/hugging_face_assumptions.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_groups.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
@@ -51,6 +52,7 @@ class hugging_face_importer {
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
+    name_assumed_layers(text_, defaults_, layers_, model_);
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
@@ -84,7 +86,8 @@ class hugging_face_importer {
   }
 
   /// Names the keys without effect in the dictionaries that are read but for the rope dictionaries, and what
-  /// other parts of a model have. Its towers of vision and sound are never read.
+  /// other parts of a model have. Towers of vision and sound are named once each; what quantization_config
+  /// says is about weights.
   void note_inner_keys() {
     std::vector<std::string> keys;
     if (const J* attention = text_.object("attn_config"))
@@ -96,15 +99,28 @@ class hugging_face_importer {
     for (auto* reader : {&text_, &outer_}) {
       if (reader == &outer_ && text_.path().empty()) break;
       reader->each_unasked([&](const std::string& key, const J& part) {
-        const bool left_alone =
-            key == "vision_config" || key == "audio_config" || key == "quantization_config";
-        if (key.ends_with("_config") && !left_alone && part.is_object())
+        if (!key.ends_with("_config") || key == "quantization_config" || !part.is_object()) return;
+        if (key == "vision_config" || key == "audio_config")
+          note_tower(reader->path() + key, part);
+        else
           add_inner_keys(part, reader->path() + key + ".", "", keys);
       });
     }
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     for (const std::string& key : keys) warn(key + " is not understood and has no effect");
+  }
+
+  /// Names a part of the model that is never read, where it rotates or slides in a way of its own.
+  void note_tower(const std::string& path, const J& part) {
+    std::vector<std::string> keys;
+    add_inner_keys(part, "", "", keys);
+    if (keys.empty()) return;
+    constexpr std::size_t most = 4;  // keys in the warning
+    std::string names;
+    for (std::size_t i = 0; i < (std::min)(most, keys.size()); ++i) names += (i > 0 ? ", " : "") + keys[i];
+    if (keys.size() > most) names += " and " + std::to_string(keys.size() - most) + " more";
+    warn(path + " is not read, for it tells of another part of the model: " + names);
   }
 
   /// Names what lies beside text_config and would have had a meaning inside.
@@ -115,7 +131,7 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers = text_.index_of(
+    const auto layers = layers_ = text_.index_of(
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
     const auto window = text_.number("sliding_window", range::window),
@@ -196,6 +212,7 @@ class hugging_face_importer {
   std::optional<layout_kind> given_layout_;
   json_reader<J> outer_, text_;
   hugging_face_record defaults_ = {};
+  std::optional<Index> layers_ = {};  // how many
   model_draft model_ = {};
 };
 
