@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
-#include <algorithm>  // std::min, std::max, std::minmax_element
+#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill_n
 #include <cstdint>
 
 #include <rope/attention/detail/hidden_keys.hpp>
@@ -31,13 +31,17 @@ class block_keys {
         first_head_(first_head),
         heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
         begin_(rules.shape().keys),
-        gap_end_(rules.shape().keys) {
+        gap_end_(rules.shape().keys),
+        seen_by_all_{0, rules.shape().keys} {
     struct keys_of_tokens {};
     struct keys_of_rows {};
     keys_ = workspace<keys_of_tokens, key_set>(tokens);
     met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
     for (Index t = 0; t < tokens; ++t) {
       const key_set keys = keys_[t] = rules.keys_of(b, first + t);
+      seen_by_all_ = {(std::max)(seen_by_all_.first, keys.hull_begin()),
+                      (std::min)(seen_by_all_.last, keys.hull_end())};
+      if (keys.gap_begin < keys.gap_end) gaps_.include({keys.gap_begin, keys.gap_end});
       if (keys.empty()) continue;
       begin_ = (std::min)(begin_, keys.hull_begin());
       end_ = (std::max)(end_, keys.hull_end());
@@ -68,6 +72,13 @@ class block_keys {
   /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
   bool look_at(Index begin, Index count) {
     begin_of_tile_ = begin;
+    if (is_seen_by_all(begin, begin + count)) {
+      if (!all_see_all_ || hull_.last != count)
+        std::fill_n(met_, tokens_ * heads_, row_in_tile{{0, count}, false});
+      hull_ = {0, count};
+      all_see_all_ = true;
+      return true;
+    }
     hull_ = {0, 0};
     all_see_all_ = true;
     const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
@@ -92,6 +103,14 @@ class block_keys {
  private:
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
+  }
+
+  /// Whether keys [begin, end) can be told to be seen by all without asking each query: most tiles of causal
+  /// attention, of which asking took a fourteenth of the time where heads have 64 channels.
+  bool is_seen_by_all(Index begin, Index end) const {
+    const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
+    return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
+           (gaps_.empty() || end <= gaps_.first || begin >= gaps_.last);
   }
 
   position_range positions_of_keys(Index begin, Index count) const {
@@ -128,6 +147,8 @@ class block_keys {
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
+  tile_range seen_by_all_;         // every query sees these keys, but for its gap
+  tile_range gaps_ = {0, 0};       // the gaps of all queries lie in it
 
   // The present tile.
   Index begin_of_tile_ = 0;
