@@ -198,6 +198,9 @@ struct rotation_step<interleaved, T, P, true> {
   }
 };
 
+template <class Layout, class T, class P, bool apart>
+inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, apart>::pairs;
+
 /// Steps in a block: its table entries take half of the registers.
 template <class Layout, class T, class P, bool apart>
 inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /

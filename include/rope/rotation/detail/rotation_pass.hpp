@@ -150,7 +150,7 @@ class rotation {
     const S scale = scale_;
     const bool in_place = in_place_;
     const Index in_stride = x_.token_stride, out_stride = out_.token_stride;
-    constexpr Index block = Index(steps.size()) * rotation_step<Layout, T, packet<A>, apart>::pairs;
+    constexpr Index block = Index(steps.size()) * pairs_in_step<Layout, T, packet<A>, apart>;
     const T* const in = x_.at(b, first, head) + first_channel_;
     T* const out = out_.at(b, first, head) + first_channel_;
     const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;
