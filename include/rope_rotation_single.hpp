@@ -5174,6 +5174,9 @@ struct rotation_step<interleaved, T, P, true> {
   }
 };
 
+template <class Layout, class T, class P, bool apart>
+inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, apart>::pairs;
+
 /// Steps in a block: its table entries take half of the registers.
 template <class Layout, class T, class P, bool apart>
 inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
@@ -5536,7 +5539,7 @@ namespace detail {
 /// 16-bit channels are short: a second pass over them costs less than doing without it.
 template <class Layout, class T, class P, bool apart>
 bool in_one_pass(Index pairs) {
-  constexpr Index least = sizeof(T) == 2 ? 0 : rotation_step<Layout, T, P, apart>::pairs;
+  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, apart>;
   return pairs >= least && pairs <= pairs_in_block<Layout, T, P, apart>;
 }
 
@@ -5547,7 +5550,7 @@ EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inver
   if constexpr (sizeof(T) == 2) {
     rotate_blocks<Layout, P, most, apart>(x, row, 0);
   } else {
-    constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
+    constexpr Index step = pairs_in_step<Layout, T, P, apart>;
     with_count<most + 1>(row.pairs / step, [&](auto each) {
       if constexpr (each.size() > 0) {
         if (each.size() == most || row.pairs % step == 0)
@@ -5611,8 +5614,7 @@ inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packe
 template <class Layout, class T, bool apart>
 bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs,
-                  block = pairs_in_block<Layout, T, P, apart>;
+  constexpr Index step = pairs_in_step<Layout, T, P, apart>, block = pairs_in_block<Layout, T, P, apart>;
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
 }
 
@@ -5621,7 +5623,7 @@ template <class Layout, class T, bool apart, class Body>
 EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
   using P = packet<arithmetic<T>>;
   constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
-  const Index steps = (std::min)(pairs / rotation_step<Layout, T, P, apart>::pairs, Index(most));
+  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, apart>, Index(most));
   with_count<most + 1>(steps, [&](auto each) {
     if constexpr (each.size() > 0) body(each);
   });
@@ -5991,7 +5993,7 @@ class rotation {
     const S scale = scale_;
     const bool in_place = in_place_;
     const Index in_stride = x_.token_stride, out_stride = out_.token_stride;
-    constexpr Index block = Index(steps.size()) * rotation_step<Layout, T, packet<A>, apart>::pairs;
+    constexpr Index block = Index(steps.size()) * pairs_in_step<Layout, T, packet<A>, apart>;
     const T* const in = x_.at(b, first, head) + first_channel_;
     T* const out = out_.at(b, first, head) + first_channel_;
     const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;

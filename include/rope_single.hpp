@@ -4611,6 +4611,9 @@ struct rotation_step<interleaved, T, P, true> {
   }
 };
 
+template <class Layout, class T, class P, bool apart>
+inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, apart>::pairs;
+
 /// Steps in a block: its table entries take half of the registers.
 template <class Layout, class T, class P, bool apart>
 inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
@@ -5012,7 +5015,7 @@ namespace detail {
 /// 16-bit channels are short: a second pass over them costs less than doing without it.
 template <class Layout, class T, class P, bool apart>
 bool in_one_pass(Index pairs) {
-  constexpr Index least = sizeof(T) == 2 ? 0 : rotation_step<Layout, T, P, apart>::pairs;
+  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, apart>;
   return pairs >= least && pairs <= pairs_in_block<Layout, T, P, apart>;
 }
 
@@ -5023,7 +5026,7 @@ EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inver
   if constexpr (sizeof(T) == 2) {
     rotate_blocks<Layout, P, most, apart>(x, row, 0);
   } else {
-    constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
+    constexpr Index step = pairs_in_step<Layout, T, P, apart>;
     with_count<most + 1>(row.pairs / step, [&](auto each) {
       if constexpr (each.size() > 0) {
         if (each.size() == most || row.pairs % step == 0)
@@ -5087,8 +5090,7 @@ inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packe
 template <class Layout, class T, bool apart>
 bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs,
-                  block = pairs_in_block<Layout, T, P, apart>;
+  constexpr Index step = pairs_in_step<Layout, T, P, apart>, block = pairs_in_block<Layout, T, P, apart>;
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
 }
 
@@ -5097,7 +5099,7 @@ template <class Layout, class T, bool apart, class Body>
 EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
   using P = packet<arithmetic<T>>;
   constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
-  const Index steps = (std::min)(pairs / rotation_step<Layout, T, P, apart>::pairs, Index(most));
+  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, apart>, Index(most));
   with_count<most + 1>(steps, [&](auto each) {
     if constexpr (each.size() > 0) body(each);
   });
@@ -7099,7 +7101,7 @@ class rotation {
     const S scale = scale_;
     const bool in_place = in_place_;
     const Index in_stride = x_.token_stride, out_stride = out_.token_stride;
-    constexpr Index block = Index(steps.size()) * rotation_step<Layout, T, packet<A>, apart>::pairs;
+    constexpr Index block = Index(steps.size()) * pairs_in_step<Layout, T, packet<A>, apart>;
     const T* const in = x_.at(b, first, head) + first_channel_;
     T* const out = out_.at(b, first, head) + first_channel_;
     const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;
@@ -23769,6 +23771,7 @@ struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
   bool rotates = true;         // false: no positions, or learned ones, or biases
+  Index alibi_layers = 0;      // a model of so many layers has ALiBi biases in place of rotation
   bool last_channels = false;  // the channels that rotate come last in a head
   Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
   bool full_first = false;     // it is the first of them, else the last
@@ -24559,7 +24562,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "arcee", .layout = interleaved},
       {.architecture = "arctic", .layout = interleaved},
       {.architecture = "arwkv7", .rotates = false},
-      {.architecture = "baichuan", .layout = interleaved},
+      {.architecture = "baichuan", .layout = interleaved, .alibi_layers = 40},
       {.architecture = "bailingmoe", .layout = interleaved},
       {.architecture = "bailingmoe2"},
       {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
@@ -25003,12 +25006,14 @@ class gguf_importer {
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
-    const bool large_baichuan =
-        reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
-    if (!record_.rotates || large_baichuan)
-      reader_.refuse("general.architecture",
-                     "is one without rotary embeddings, got " + reader_.architecture() +
-                         (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    const auto layers = reader_.number("block_count", range::layers);
+    const bool has_alibi = record_.alibi_layers > 0 && layers == static_cast<double>(record_.alibi_layers);
+    if (!record_.rotates || has_alibi)
+      reader_.refuse(
+          "general.architecture",
+          "is one without rotary embeddings, got " + reader_.architecture() +
+              (has_alibi ? " of " + std::to_string(record_.alibi_layers) + " layers, which has ALiBi biases"
+                         : ""));
     const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
     if (record_.finetuned && finetuned == 0.0)
       reader_.refuse(reader_.key("rope.scaling.finetuned"),
@@ -25333,6 +25338,10 @@ enum class which_slide {
   not_known
 };
 
+/// What a window counts: tokens up to the query's own; those of both its sides; these only where a file says
+/// that tokens see both; or chunks of the sequence, for layers that rotate, and the others see all tokens.
+enum class window_span { back, both_sides, both_sides_if_asked, chunks };
+
 /// What multiplies queries more and more along the sequence.
 enum class query_growth {
   none,
@@ -25379,14 +25388,18 @@ struct hugging_face_record {
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
-  bool from_end = false;        // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;   // lists of layers may go on with those of multi-token prediction
-  bool first_full = false;      // layer 0 attends fully too
-  bool dense_first = false;     // the first first_k_dense_replace layers attend by a pattern of their own,
-                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool full_rotate = true;      // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;    // negative: the same, and layers are of other_type whatever the window is
+  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;     // layer 0 attends fully too
+  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool last_full = false;      // the last layer attends fully where no other does
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
+  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
+  window_span window = window_span::back;
   Index max_window_layers = 0;  // 0: not known
+  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
   Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
@@ -25693,8 +25706,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
     add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
   }
-  if (defaults.architecture == "olmohybrid" && !contains(types, defaults.full_type))
-    types.back() = defaults.full_type;
+  if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
   return types;
 }
 
@@ -25820,12 +25832,11 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-  if (defaults.architecture == "modernbert" || (both_sides && !defaults.causal))
+  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
     return both_sides.value_or(assumed) / 2 + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
-    const std::string_view name = defaults.architecture;
-    const bool halves = name == "gemma3" || name.starts_with("gemma4") || name == "diffusiongemma";
+    const bool halves = defaults.window == window_span::both_sides_if_asked;
     return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
   }
   if (window) return *window;
@@ -25860,8 +25871,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   // A class that knows no window has no key for one.
   const bool given = text.has("sliding_window") || text.has("local_attention");
-  // Of Llama 4 layers that rotate attend in chunks, the others to all tokens.
-  const bool chunks = defaults.architecture == "llama4";
+  const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)
       windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
@@ -26067,6 +26077,7 @@ inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
+       .last_full = true,
        .turns_if = "rope_parameters"},
       {.architecture = "qwen35",
        .partial_rotary_factor = 0.25,
@@ -26135,7 +26146,8 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
-       .sliding_window = 4096},
+       .sliding_window = 4096,
+       .needs_window = true},
       {.architecture = "cohere2moe",
        .layout = interleaved,
        .head_dim = 128,
@@ -26143,7 +26155,8 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_offset = 3,
        .dense_first = true,
        .full_rotate = false,
-       .sliding_window = 4096},
+       .sliding_window = 4096,
+       .needs_window = true},
       {.architecture = "coherecompass",
        .full_every = 1,
        .sliding_window = 4096,
@@ -26174,6 +26187,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 6,
        .full_offset = 5,
        .sliding_window = 512,
+       .window = window_span::both_sides_if_asked,
        .scale = one,
        .own_rule = true},
       {.architecture = "exaone4",
@@ -26206,6 +26220,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 6,
        .full_offset = 5,
        .sliding_window = 4096,
+       .window = window_span::both_sides_if_asked,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
       {.architecture = "gemma3n",
@@ -26222,6 +26237,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 6,
        .full_offset = 5,
        .sliding_window = 512,
+       .window = window_span::both_sides_if_asked,
        .scale = one,
        .own_rule = true},
       {.architecture = "gemma4unified",
@@ -26230,6 +26246,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 6,
        .full_offset = 5,
        .sliding_window = 1024,
+       .window = window_span::both_sides_if_asked,
        .scale = one,
        .own_rule = true},
       {.architecture = "gptoss",
@@ -26266,6 +26283,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .layout = interleaved,
        .base = 500000,
        .head_dim = 128,
+       .window = window_span::chunks,
        .no_rope_every = 4,
        .queries = query_growth::temperature},
       {.architecture = "mellum",
@@ -26296,6 +26314,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .theta_unread = true,
        .full_every = 3,
        .sliding_window = 128,
+       .window = window_span::both_sides,
        .causal = false},
       {.architecture = "modernbertdecoder",
        .base = 160000,
@@ -26409,7 +26428,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "aria"},
       {.architecture = "axk1", .layout = interleaved},
       {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
-      {.architecture = "baichuan"},
+      {.architecture = "baichuan", .alibi_layers = 40},
       {.architecture = "bitnet", .base = 500000},
       {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
       {.architecture = "bltlocaldecoder", .layout = interleaved, .base = 500000},
@@ -26854,13 +26873,15 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
   }
   if (defaults.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (defaults.architecture.starts_with("cohere2") && text.is_null("sliding_window"))
+  if (defaults.needs_window && text.is_null("sliding_window"))
     text.refuse("sliding_window",
                 "is null: then no layer of " + architecture + " slides, and the others do not turn");
   if (text.boolean("alibi").value_or(false))
     text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
-  if (plain_architecture(architecture) == "baichuan" && text.index("num_hidden_layers") == Index{40})
-    text.refuse("num_hidden_layers", "is 40: Baichuan 13B has ALiBi biases in place of rotary embeddings");
+  if (defaults.alibi_layers > 0 && text.index("num_hidden_layers") == defaults.alibi_layers)
+    text.refuse("num_hidden_layers", "is " + std::to_string(defaults.alibi_layers) + ": a model of " +
+                                         architecture +
+                                         " of so many layers has ALiBi biases in place of rotary embeddings");
 }
 
 /// Which channels of a head may rotate at all.
@@ -28060,7 +28081,7 @@ class hugging_face_importer {
     if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
-    const bool both_sides = defaults_.architecture == "modernbert";
+    const bool both_sides = defaults_.window == window_span::both_sides;
     warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }

@@ -550,6 +550,14 @@ TEST_CASE("the layout follows the architecture, rope_interleave, or the caller",
   CHECK(only_group(by_name).layout == layout_kind::interleaved);
 }
 
+TEST_CASE("a model whose other layers do not rotate needs a window", "[models][import]") {
+  for (const char* type : {"cohere2", "cohere2_moe"})
+    CHECK_THROWS_WITH(
+        import_hugging_face(json{
+            {"model_type", type}, {"head_dim", 8}, {"num_hidden_layers", 4}, {"sliding_window", nullptr}}),
+        testing::ContainsSubstring("sliding_window is null: then no layer of"));
+}
+
 TEST_CASE("layers without rotation are named by list or by interval", "[models][import]") {
   const auto without = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).layers_without_rope();
@@ -838,6 +846,12 @@ TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
   CHECK(without("bamba", {{"attn_layer_indices", {2}}}) == layers{0, 1, 3});
   CHECK(without("bamba", json::object()) == layers{0, 1, 2, 3});
   CHECK(without("minimax", json::object()) == layers{1, 3});
+  // A model too short for a layer that attends gets one at its end.
+  CHECK(import_hugging_face(json{{"model_type", "olmo_hybrid"},
+                                 {"head_dim", 8},
+                                 {"num_hidden_layers", 3},
+                                 {"rope_parameters", {{"rope_theta", 500000}}}})
+            .layers_without_rope() == layers{0, 1});
   // The class writes "full_attention" and "linear_attention" for the older "attention" and "mamba".
   for (const char* attends : {"attention", "full_attention"})
     CHECK(without("granitemoehybrid", {{"position_embedding_type", "rope"},

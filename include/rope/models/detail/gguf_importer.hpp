@@ -83,12 +83,14 @@ class gguf_importer {
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
-    const bool large_baichuan =
-        reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
-    if (!record_.rotates || large_baichuan)
-      reader_.refuse("general.architecture",
-                     "is one without rotary embeddings, got " + reader_.architecture() +
-                         (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    const auto layers = reader_.number("block_count", range::layers);
+    const bool has_alibi = record_.alibi_layers > 0 && layers == static_cast<double>(record_.alibi_layers);
+    if (!record_.rotates || has_alibi)
+      reader_.refuse(
+          "general.architecture",
+          "is one without rotary embeddings, got " + reader_.architecture() +
+              (has_alibi ? " of " + std::to_string(record_.alibi_layers) + " layers, which has ALiBi biases"
+                         : ""));
     const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
     if (record_.finetuned && finetuned == 0.0)
       reader_.refuse(reader_.key("rope.scaling.finetuned"),

@@ -33,7 +33,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "arcee", .layout = interleaved},
       {.architecture = "arctic", .layout = interleaved},
       {.architecture = "arwkv7", .rotates = false},
-      {.architecture = "baichuan", .layout = interleaved},
+      {.architecture = "baichuan", .layout = interleaved, .alibi_layers = 40},
       {.architecture = "bailingmoe", .layout = interleaved},
       {.architecture = "bailingmoe2"},
       {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},

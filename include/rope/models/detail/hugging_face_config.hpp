@@ -97,13 +97,15 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
   }
   if (defaults.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (defaults.architecture.starts_with("cohere2") && text.is_null("sliding_window"))
+  if (defaults.needs_window && text.is_null("sliding_window"))
     text.refuse("sliding_window",
                 "is null: then no layer of " + architecture + " slides, and the others do not turn");
   if (text.boolean("alibi").value_or(false))
     text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
-  if (plain_architecture(architecture) == "baichuan" && text.index("num_hidden_layers") == Index{40})
-    text.refuse("num_hidden_layers", "is 40: Baichuan 13B has ALiBi biases in place of rotary embeddings");
+  if (defaults.alibi_layers > 0 && text.index("num_hidden_layers") == defaults.alibi_layers)
+    text.refuse("num_hidden_layers", "is " + std::to_string(defaults.alibi_layers) + ": a model of " +
+                                         architecture +
+                                         " of so many layers has ALiBi biases in place of rotary embeddings");
 }
 
 /// Which channels of a head may rotate at all.

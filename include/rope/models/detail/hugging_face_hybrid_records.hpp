@@ -51,6 +51,7 @@ inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
+       .last_full = true,
        .turns_if = "rope_parameters"},
       {.architecture = "qwen35",
        .partial_rotary_factor = 0.25,

@@ -166,7 +166,7 @@ class hugging_face_importer {
     if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
-    const bool both_sides = defaults_.architecture == "modernbert";
+    const bool both_sides = defaults_.window == window_span::both_sides;
     warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }

@@ -119,8 +119,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
     add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
   }
-  if (defaults.architecture == "olmohybrid" && !contains(types, defaults.full_type))
-    types.back() = defaults.full_type;
+  if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
   return types;
 }
 

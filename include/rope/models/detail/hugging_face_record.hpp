@@ -35,6 +35,10 @@ enum class which_slide {
   not_known
 };
 
+/// What a window counts: tokens up to the query's own; those of both its sides; these only where a file says
+/// that tokens see both; or chunks of the sequence, for layers that rotate, and the others see all tokens.
+enum class window_span { back, both_sides, both_sides_if_asked, chunks };
+
 /// What multiplies queries more and more along the sequence.
 enum class query_growth {
   none,
@@ -81,14 +85,18 @@ struct hugging_face_record {
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
-  bool from_end = false;        // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;   // lists of layers may go on with those of multi-token prediction
-  bool first_full = false;      // layer 0 attends fully too
-  bool dense_first = false;     // the first first_k_dense_replace layers attend by a pattern of their own,
-                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool full_rotate = true;      // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;    // negative: the same, and layers are of other_type whatever the window is
+  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;     // layer 0 attends fully too
+  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool last_full = false;      // the last layer attends fully where no other does
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
+  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
+  window_span window = window_span::back;
   Index max_window_layers = 0;  // 0: not known
+  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
   Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;

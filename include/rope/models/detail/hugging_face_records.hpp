@@ -32,7 +32,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "aria"},
       {.architecture = "axk1", .layout = interleaved},
       {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
-      {.architecture = "baichuan"},
+      {.architecture = "baichuan", .alibi_layers = 40},
       {.architecture = "bitnet", .base = 500000},
       {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
       {.architecture = "bltlocaldecoder", .layout = interleaved, .base = 500000},

@@ -46,12 +46,11 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-  if (defaults.architecture == "modernbert" || (both_sides && !defaults.causal))
+  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
     return both_sides.value_or(assumed) / 2 + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
-    const std::string_view name = defaults.architecture;
-    const bool halves = name == "gemma3" || name.starts_with("gemma4") || name == "diffusiongemma";
+    const bool halves = defaults.window == window_span::both_sides_if_asked;
     return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
   }
   if (window) return *window;
@@ -86,8 +85,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   // A class that knows no window has no key for one.
   const bool given = text.has("sliding_window") || text.has("local_attention");
-  // Of Llama 4 layers that rotate attend in chunks, the others to all tokens.
-  const bool chunks = defaults.architecture == "llama4";
+  const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)
       windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
