@@ -5943,7 +5943,7 @@ class rotation {
   void run_row(Index b, Index first, Index last) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
-    if constexpr (std::is_same_v<T, S> && turns_in_packets<Layout, T, S>) {
+    if constexpr (std::is_same_v<S, A> && turns_in_packets<Layout, T, S>) {
       using form = faster_form<Layout, T>;
       if (x_.heads == 1 ? run_whole_blocks<form::read_again_apart>(b, first, last, 1)
                         : last - first > 1 && run_whole_blocks<form::held_apart>(b, first, last, streams))
