@@ -75,7 +75,7 @@ constexpr bool has_packets_of() {
   if constexpr (std::is_arithmetic_v<P>)
     return false;
   else if constexpr (std::is_same_v<T, Eigen::half>)
-    return has_half_instructions;
+    return has_half_packets;
   else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
     return std::endian::native == std::endian::little &&
            int(Eigen::internal::unpacket_traits<
