@@ -114,6 +114,22 @@ TEST_CASE("a model whose layers do not name its groups is not made", "[models][m
   CHECK(model_of({a}, {.types = {"a", "other"}}).group_of_layer(1)->layer_type == "a");
 }
 
+TEST_CASE("windows of more layers than there are make no layers", "[models][model_rope]") {
+  rope::model_facts facts{.source = "test", .architecture = "test"};
+  facts.windows = {4, 0, 7};
+  const rope::model_rope two(facts, {group_named("a"), group_named("b")}, {.types = {"a", "b"}});
+  CHECK(two.attention_of_layer(0).window == 4);
+  CHECK(throws_saying<std::out_of_range>([&] { (void)two.attention_of_layer(2); },
+                                         "attention_of_layer: layer must be from 0 to 1, got 2"));
+  CHECK_THROWS_AS(two.group_of_layer(2), std::out_of_range);
+  CHECK_THROWS_AS(two.query_scaling_of_layer(2), std::out_of_range);
+  // Where no types are known, windows tell how many layers there are.
+  const rope::model_rope three(facts, {group_named("a")});
+  CHECK(three.rotation_of_layer(2) == layer_rotation::in_group);
+  CHECK(three.rotation_of_layer(3) == layer_rotation::not_known);
+  CHECK_THROWS_AS(three.group_of_layer(3), std::out_of_range);
+}
+
 TEST_CASE("a description that differs is made from another", "[models][model_rope]") {
   rope::model_facts facts{.source = "test", .architecture = "test"};
   facts.warnings = {"one"};

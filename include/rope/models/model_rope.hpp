@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::adjacent_find, std::binary_search, std::max, std::sort
+#include <algorithm>  // std::adjacent_find, std::binary_search, std::sort
 #include <cstddef>
 #include <functional>  // std::greater_equal
 #include <string>
@@ -109,12 +109,11 @@ class model_rope : public model_facts {
     const auto listed = [layer](const std::vector<Index>& list) {
       return std::binary_search(list.begin(), list.end(), layer);
     };
-    if (layer < 0 || listed(layers_.not_known)) return layer_rotation::not_known;
+    if (!may_be_layer(layer) || listed(layers_.not_known)) return layer_rotation::not_known;
     if (listed(layers_.without_rope)) return layer_rotation::none;
     if (layers_.types.empty())
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
-    return layer < static_cast<Index>(layers_.types.size()) ? layer_rotation::in_group
-                                                            : layer_rotation::not_known;
+    return layer_rotation::in_group;
   }
 
   /// The group that layer `layer` rotates with; nullptr if it does not rotate.
@@ -181,10 +180,20 @@ class model_rope : public model_facts {
   }
 
  private:
+  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
+  /// windows, so there may be more of them than types, or fewer.
+  Index layer_count() const {
+    if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
+    return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
+  }
+  bool may_be_layer(Index layer) const {
+    const Index count = layer_count();
+    return layer >= 0 && (count == 0 || layer < count);
+  }
+
   void check_layer(const char* function, Index layer) const {
-    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
-    const Index count = (std::max)(known(layers_.types), windows.size() > 1 ? known(windows) : Index{0});
-    if (layer < 0 || (count > 0 && layer >= count))
+    const Index count = layer_count();
+    if (!may_be_layer(layer))
       ROPE_THROW(std::out_of_range,
                  count > 0
                      ? detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
