@@ -213,6 +213,15 @@ TEMPLATE_TEST_CASE("tables that find no memory leave nothing behind", "[noalloc]
                });
 }
 
+TEST_CASE("heads that turn at an expression of positions are as they were if it finds no memory",
+          "[noalloc]") {
+  operands x;
+  const std::vector<float> before = x.q;
+  const Eigen::ArrayXi ids = Eigen::ArrayXi::LinSpaced(tokens, 0, tokens - 1);
+  const auto unchanged = [&] { return testing::same_bits(x.q, before); };
+  CHECK(failures_of([&] { rotate<half_split>(operands::wide(x.q), x.table, ids + 1); }, unchanged) > 0);
+}
+
 TEST_CASE("attention that finds no scratch leaves none, and is right when it does", "[noalloc]") {
   operands x;
   const auto q = x.wide(x.q), out = x.wide(x.out), k = x.narrow(x.k), v = x.narrow(x.v);
