@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/models/rotate_layer.hpp>
 
+#include <Eigen/Core>
 #include <cstdint>
 #include <exception>
 #include <rope/attention/attention.hpp>
@@ -163,4 +164,45 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
   CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, 0, x.q(), narrow.k()); },
                                              "rotate_layer: k must have whole heads of the layer"));
   CHECK(x == heads(128));
+}
+
+TEST_CASE("a layer that does not rotate refuses heads and positions that the others refuse",
+          "[models][rotate_layer]") {
+  testing::model_parts parts;
+  parts.groups = {testing::group_named("")};
+  parts.layers_without_rope = {1};
+  parts.windows = {0};
+  const model_tables tables(parts.model(), 16);
+  heads x(8);
+  const std::vector<int> two = {0, 1};
+  for (const Index layer : {Index{0}, Index{1}}) {
+    CAPTURE(layer);
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { rotate_layer(tables, layer, x.q(), x.k().token_range(0, 2)); },
+        "q and k must have the same batch and tokens, got [1, 3] and [1, 2]"));
+    CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, layer, x.q(), x.k(), two); },
+                                               "ids must be [tokens] = 3, got 2"));
+    CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, layer, x.q(), two); },
+                                               "ids must be [tokens] = 3, got 2"));
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { rotate_layer(tables, layer, rope::bshd<float>(nullptr, 1, 3, 4, 8)); },
+        "a view must have data, got null"));
+  }
+  CHECK(x == heads(8));
+}
+
+TEST_CASE("a layer evaluates an expression of positions once", "[models][rotate_layer]") {
+  testing::model_parts parts;
+  parts.groups = {testing::group_named("")};
+  parts.windows = {0};
+  parts.query_rule = {rope::log_n_query_scaling{2}};
+  parts.scaled = rope::scaled_queries::every_layer;
+  const model_tables tables(parts.model(), 64);
+  heads expected(8), x(8);
+  rotate_layer(tables, 0, expected.q(), expected.k(), std::vector<int>{5, 6, 7});
+  int next = 5;  // other positions whenever it is asked
+  const auto counted = Eigen::ArrayXi::NullaryExpr(3, [&next](Index) { return next++; });
+  rotate_layer(tables, 0, x.q(), x.k(), counted);
+  CHECK(next == 8);
+  CHECK(x == expected);
 }

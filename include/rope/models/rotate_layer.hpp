@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <rope/attention/options.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
@@ -18,6 +19,7 @@
 #include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>
 
 /// All that a layer of an imported model does to queries and keys before they meet, in one call.
 
@@ -61,6 +63,24 @@ void check_head_of_layer(const layer_group* group, const char* name, const head_
     ROPE_THROW(std::invalid_argument,
                message("rotate_layer: ", name, " must have whole heads of the layer, of ", group->head_dim,
                        " channels, got ", x.head_dim));
+}
+
+/// Refuses where a layer does not rotate what `rotate` would refuse where it does, but for positions that a
+/// table does not have.
+template <class P, class T, class... K>
+void check_unrotated(const P& positions, const head_view<T>& q, const head_view<K>&... k) {
+  constexpr const char* function = "rotate_layer";
+  check_view(function, q);
+  (check_view(function, k), ...);
+  const auto check_tokens = [&](const auto& x) {
+    if (q.batch != x.batch || q.tokens != x.tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
+                         q.tokens, "] and [", x.batch, ", ", x.tokens, "]; heads may differ"));
+  };
+  (check_tokens(k), ...);
+  check_memory(function, q, k...);
+  position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 
 template <class T, class P, class Threads>
@@ -107,16 +127,18 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
                                const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
                 "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  const detail::kept_positions<P> kept = positions;
   const auto table = tables.of_layer(layer);
   const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, positions, sink_logits);
+  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
   const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
   detail::check_head_of_layer(group, "q", q);
   detail::check_head_of_layer(group, "k", k);
   if (group)
-    with_layout(group->layout,
-                [&](auto layout) { rotate<decltype(layout)>(q, k, *table, positions, threads); });
-  detail::scale_queries_of_layer(model, layer, q, positions, threads);
+    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, k, *table, kept, threads); });
+  else
+    detail::check_unrotated(kept, q, k);
+  detail::scale_queries_of_layer(model, layer, q, kept, threads);
   return options;
 }
 
@@ -132,14 +154,17 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          std::span<const float> sink_logits = {},
                                                          const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
+  const detail::kept_positions<P> kept = positions;
   const auto table = tables.of_layer(layer);
   const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, positions, sink_logits);
+  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
   const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
   detail::check_head_of_layer(group, "q", q);
   if (group)
-    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, positions, threads); });
-  detail::scale_queries_of_layer(model, layer, q, positions, threads);
+    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, kept, threads); });
+  else
+    detail::check_unrotated(kept, q);
+  detail::scale_queries_of_layer(model, layer, q, kept, threads);
   return options;
 }
 
