@@ -870,6 +870,10 @@ TEST_CASE("layers of Llama 3.2 Vision that attend to images do not rotate", "[mo
   json other = file;
   other["text_config"]["cross_attention_layers"] = named;
   CHECK(import_hugging_face(other).layers_without_rope() == named);
+  // Of a file that tells how many layers there are by their types alone.
+  other["text_config"].erase("num_hidden_layers");
+  other["text_config"]["layer_types"] = std::vector<std::string>(4, "full_attention");
+  CHECK(import_hugging_face(other).layers_without_rope() == std::vector<Index>{1});
 }
 
 TEST_CASE("the layers without rotation are in order, each named once", "[models][import]") {
