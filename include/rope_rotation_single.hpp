@@ -6049,8 +6049,10 @@ class rotation {
   template <bool apart, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last, Index head,
                                        Index heads) const {
-    // Copies: a store of a packet could change the members, and each would be read again for each token.
-    const Source positions = positions_;
+    // Copies: a store of a packet could change the members, and each would be read again for each token. Not
+    // of positions with memory of their own: that copy costs all of them, and may fail between two rows.
+    std::conditional_t<std::is_trivially_copyable_v<Source>, const Source, const Source&> positions =
+        positions_;
     const table_view<S> table = table_;
     const S scale = scale_;
     const bool in_place = in_place_;

@@ -7157,8 +7157,10 @@ class rotation {
   template <bool apart, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last, Index head,
                                        Index heads) const {
-    // Copies: a store of a packet could change the members, and each would be read again for each token.
-    const Source positions = positions_;
+    // Copies: a store of a packet could change the members, and each would be read again for each token. Not
+    // of positions with memory of their own: that copy costs all of them, and may fail between two rows.
+    std::conditional_t<std::is_trivially_copyable_v<Source>, const Source, const Source&> positions =
+        positions_;
     const table_view<S> table = table_;
     const S scale = scale_;
     const bool in_place = in_place_;
@@ -22296,7 +22298,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::adjacent_find, std::binary_search, std::max, std::sort
+#include <algorithm>  // std::adjacent_find, std::binary_search, std::sort
 #include <cstddef>
 #include <functional>  // std::greater_equal
 #include <string>
@@ -22622,6 +22624,13 @@ class model_rope : public model_facts {
     check_list("layers of which it is not known how they rotate", layers_.not_known);
     check_names();
   }
+  model_rope(const model_rope&) = default;
+  model_rope(model_rope&&) = default;
+  /// All of `other`, or nothing where memory is short: facts of one model beside layers of another name no
+  /// group.
+  model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
+  model_rope& operator=(model_rope&&) = default;
+  ~model_rope() = default;
 
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
@@ -22645,12 +22654,11 @@ class model_rope : public model_facts {
     const auto listed = [layer](const std::vector<Index>& list) {
       return std::binary_search(list.begin(), list.end(), layer);
     };
-    if (layer < 0 || listed(layers_.not_known)) return layer_rotation::not_known;
+    if (!may_be_layer(layer) || listed(layers_.not_known)) return layer_rotation::not_known;
     if (listed(layers_.without_rope)) return layer_rotation::none;
     if (layers_.types.empty())
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
-    return layer < static_cast<Index>(layers_.types.size()) ? layer_rotation::in_group
-                                                            : layer_rotation::not_known;
+    return layer_rotation::in_group;
   }
 
   /// The group that layer `layer` rotates with; nullptr if it does not rotate.
@@ -22717,10 +22725,20 @@ class model_rope : public model_facts {
   }
 
  private:
+  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
+  /// windows, so there may be more of them than types, or fewer.
+  Index layer_count() const {
+    if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
+    return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
+  }
+  bool may_be_layer(Index layer) const {
+    const Index count = layer_count();
+    return layer >= 0 && (count == 0 || layer < count);
+  }
+
   void check_layer(const char* function, Index layer) const {
-    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
-    const Index count = (std::max)(known(layers_.types), windows.size() > 1 ? known(windows) : Index{0});
-    if (layer < 0 || (count > 0 && layer >= count))
+    const Index count = layer_count();
+    if (!may_be_layer(layer))
       ROPE_THROW(std::out_of_range,
                  count > 0
                      ? detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
@@ -25834,7 +25852,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   if (defaults.crosses)
     for (const double layer : text.numbers("cross_attention_layers", range::whole)
                                   .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
-      if (layer < static_cast<double>(layers.value_or(most_layers)))
+      if (layer < static_cast<double>(types.empty() ? layers.value_or(most_layers) : to_index(types.size())))
         without.push_back(static_cast<Index>(layer));
   const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
@@ -28434,6 +28452,24 @@ void check_head_of_layer(const layer_group* group, const char* name, const head_
                        " channels, got ", x.head_dim));
 }
 
+/// Refuses where a layer does not rotate what `rotate` would refuse where it does, but for positions that a
+/// table does not have.
+template <class P, class T, class... K>
+void check_unrotated(const P& positions, const head_view<T>& q, const head_view<K>&... k) {
+  constexpr const char* function = "rotate_layer";
+  check_view(function, q);
+  (check_view(function, k), ...);
+  const auto check_tokens = [&](const auto& x) {
+    if (q.batch != x.batch || q.tokens != x.tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
+                         q.tokens, "] and [", x.batch, ", ", x.tokens, "]; heads may differ"));
+  };
+  (check_tokens(k), ...);
+  check_memory(function, q, k...);
+  position_source(positions, q.tokens).range(function, q.batch, q.tokens);
+}
+
 template <class T, class P, class Threads>
 void scale_queries_of_layer(const model_rope& model, Index layer, const head_view<T>& q, const P& positions,
                             const Threads& threads) {
@@ -28478,16 +28514,18 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
                                const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
                 "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  const detail::kept_positions<P> kept = positions;
   const auto table = tables.of_layer(layer);
   const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, positions, sink_logits);
+  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
   const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
   detail::check_head_of_layer(group, "q", q);
   detail::check_head_of_layer(group, "k", k);
   if (group)
-    with_layout(group->layout,
-                [&](auto layout) { rotate<decltype(layout)>(q, k, *table, positions, threads); });
-  detail::scale_queries_of_layer(model, layer, q, positions, threads);
+    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, k, *table, kept, threads); });
+  else
+    detail::check_unrotated(kept, q, k);
+  detail::scale_queries_of_layer(model, layer, q, kept, threads);
   return options;
 }
 
@@ -28503,14 +28541,17 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          std::span<const float> sink_logits = {},
                                                          const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
+  const detail::kept_positions<P> kept = positions;
   const auto table = tables.of_layer(layer);
   const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, positions, sink_logits);
+  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
   const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
   detail::check_head_of_layer(group, "q", q);
   if (group)
-    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, positions, threads); });
-  detail::scale_queries_of_layer(model, layer, q, positions, threads);
+    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, kept, threads); });
+  else
+    detail::check_unrotated(kept, q);
+  detail::scale_queries_of_layer(model, layer, q, kept, threads);
   return options;
 }
 

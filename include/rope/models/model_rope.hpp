@@ -86,6 +86,13 @@ class model_rope : public model_facts {
     check_list("layers of which it is not known how they rotate", layers_.not_known);
     check_names();
   }
+  model_rope(const model_rope&) = default;
+  model_rope(model_rope&&) = default;
+  /// All of `other`, or nothing where memory is short: facts of one model beside layers of another name no
+  /// group.
+  model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
+  model_rope& operator=(model_rope&&) = default;
+  ~model_rope() = default;
 
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
