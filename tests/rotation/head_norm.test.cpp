@@ -327,8 +327,8 @@ TEST_CASE("squares beyond the range of float do not overflow", "[rotation][head_
   rope::normalize_heads(rope::bshd(x.data(), 1, 1, 1, 2), norm);
   rope::normalize_heads(rope::bshd(tiny.data(), 1, 1, 1, 2), norm);
   for (const auto& head : {x, tiny}) {
-    CHECK(head[0] == Approx(3 / std::sqrt(12.5)));
-    CHECK(head[1] == Approx(-4 / std::sqrt(12.5)));
+    CHECK(head[0] == testing::Approx(3 / std::sqrt(12.5)));
+    CHECK(head[1] == testing::Approx(-4 / std::sqrt(12.5)));
   }
 }
 

@@ -123,7 +123,8 @@ TEST_CASE("the gradient of the norm and the rotation is that of the rotation and
     return sum;
   };
   for (std::size_t i = 0; i < p.x.size(); i += 5)
-    CHECK(d_x[i] == Approx((loss(i, step) - loss(i, -step)) / (2 * step)).epsilon(1e-6).margin(1e-6));
+    CHECK(d_x[i] ==
+          testing::Approx((loss(i, step) - loss(i, -step)) / (2 * step)).epsilon(1e-6).margin(1e-6));
 }
 
 TEST_CASE("the gradients of a norm do not depend on threads or strides", "[rotation][head_norm]") {

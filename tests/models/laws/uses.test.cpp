@@ -94,7 +94,7 @@ TEST_CASE("the comments of models show their use", "[models]") {
     cache.append(k, v);
     attention(q, cache, out, options);
     attention(q, cache, out, rotate_layer(tables, layer, q, start));
-    CHECK(*out.at(0, 0, 0) == Approx(1));
+    CHECK(*out.at(0, 0, 0) == testing::Approx(1));
   }
   using Layout = half_split;
   const model_rope model = import_hugging_face(json);
