@@ -517,14 +517,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_con
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
 // Processors without these instructions: the steps of Eigen's scalar conversions, which choose between three
@@ -579,6 +571,10 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
   store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
 }
 #endif
+inline constexpr bool has_half_packets = true;
+#else
+inline constexpr bool has_half_packets = false;
+#endif
 #if defined(EIGEN_VECTORIZE_AVX512)
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -586,10 +582,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_con
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-#endif
-inline constexpr bool has_half_packets = true;
-#else
-inline constexpr bool has_half_packets = false;
 #endif
 
 // A bfloat16 is the upper half of a float.
