@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "allocations.hpp"
@@ -58,13 +59,17 @@ void check_all_forms() {
                          rope::sbhd(memory.data(), 7, 2, 3, 40).channels(3, 35)}) {
       auto out = x;
       out.data = other.data() + (x.data - memory.data());
-      CHECK(allocations_of<Layout>(x, out, table, 11) == 0);
-      CHECK(allocations_of<Layout>(x, out, table, shared_ids) == 0);
       CHECK(allocations_of<Layout>(x, out, table, row_ids) == 0);
-      CHECK(allocations_of<Layout>(x, out, table, matrix_ids) == 0);
-      CHECK(allocations_of<Layout>(x, out, table, rope::row_starts{starts}) == 0);
-      CHECK(allocations_of<Layout>(x, out, table, rope::segments<std::int64_t>{offsets, segment_starts}) ==
-            0);
+      if constexpr (std::is_same_v<T, float> && std::is_same_v<S, float> &&
+                    !std::is_same_v<Layout, user_layout>) {
+        // What finds a position knows neither the type of the channels nor that of the table.
+        CHECK(allocations_of<Layout>(x, out, table, 11) == 0);
+        CHECK(allocations_of<Layout>(x, out, table, shared_ids) == 0);
+        CHECK(allocations_of<Layout>(x, out, table, matrix_ids) == 0);
+        CHECK(allocations_of<Layout>(x, out, table, rope::row_starts{starts}) == 0);
+        CHECK(allocations_of<Layout>(x, out, table, rope::segments<std::int64_t>{offsets, segment_starts}) ==
+              0);
+      }
     }
   };
   check(rope::interleaved{});
