@@ -17,16 +17,15 @@
 #include "support/model_configs.hpp"
 #endif
 
-/// Applies `X(layout, inverse, channels, scalar, positions)` to the rotations of one type of channels.
-#define ROPE_TEST_ROTATIONS_BY(X, T, S, positions) \
-  X(interleaved, false, T, S, positions)           \
-  X(interleaved, true, T, S, positions)            \
-  X(half_split, false, T, S, positions)            \
-  X(half_split, true, T, S, positions)
-#define ROPE_TEST_ROTATIONS(X, T)                            \
-  ROPE_TEST_ROTATIONS_BY(X, T, float, contiguous_positions)  \
-  ROPE_TEST_ROTATIONS_BY(X, T, double, contiguous_positions) \
-  ROPE_TEST_ROTATIONS_BY(X, T, float, listed_positions<long>)
+/// Applies `X(layout, inverse, channels, scalar)` to the rotations of one type of channels.
+#define ROPE_TEST_ROTATIONS_BY(X, T, S) \
+  X(interleaved, false, T, S)           \
+  X(interleaved, true, T, S)            \
+  X(half_split, false, T, S)            \
+  X(half_split, true, T, S)
+#define ROPE_TEST_ROTATIONS(X, T)     \
+  ROPE_TEST_ROTATIONS_BY(X, T, float) \
+  ROPE_TEST_ROTATIONS_BY(X, T, double)
 
 /// Applies `X(channels, rotation while reading, channels of keys)` to the attentions of one pair of channels.
 #define ROPE_TEST_ATTENTIONS(X, T, C, S)  \
@@ -35,8 +34,9 @@
   X(T, ROPE_TEST_TURN(half_split, S), C)
 #define ROPE_TEST_TURN(layout, S) table_rotation<layout, S>
 
-#define ROPE_TEST_ROTATION(layout, inverse, T, S, positions) \
-  ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S, positions>::run(Index, Index) const;
+#define ROPE_TEST_ROTATION(layout, inverse, T, S)                                              \
+  ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S>::run_row(Index, Index, Index, \
+                                                                          const std::int64_t*) const;
 #define ROPE_TEST_ATTENTION(T, turn, C)                                                                \
   ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, const query_block&);  \
   ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&,                       \

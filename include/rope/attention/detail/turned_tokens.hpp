@@ -21,7 +21,7 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
+  rotation<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
 }
 
 /// Every head of `x` rotated into `out`. A table without rows serves a call in which no query sees a key.

@@ -47,18 +47,18 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-/// A checked call. Its members are values, so that a compiler can keep all of them in registers.
-template <class Layout, bool inverse, class T, class S, class Source>
+/// A checked call. Its members are values, so that a compiler can keep all of them in registers. It does not
+/// know the type of the positions: there are many, and the loops are compiled once for all of them.
+template <class Layout, bool inverse, class T, class S>
 class rotation {
   using A = arithmetic<T>;
 
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-           const Source& positions, way_back back = way_back::inverse)
+           way_back back = way_back::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
-        positions_(positions),
         first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
     const double m = placed.table().attention_factor();
@@ -83,8 +83,19 @@ class rotation {
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
   }
 
-  /// Rotates every head of tokens [first, last) of the batch.
-  void run(Index first, Index last) const;
+  /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
+  template <class Source>
+  void run(const Source& positions, Index first, Index last) const {
+    constexpr Index most = 256;
+    std::int64_t found[most];
+    while (first < last) {
+      const Index b = first < x_.tokens ? 0 : first / x_.tokens, t = first - b * x_.tokens;
+      const Index count = (std::min)({last - first, x_.tokens - t, most});
+      for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
+      run_row(b, t, t + count, found);
+      first += count;
+    }
+  }
 
  private:
   /// The stride of one head alone may be anything, so it is not added to a pointer.
@@ -94,23 +105,7 @@ class rotation {
     return x;
   }
 
-  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or
-  /// the tokens of a head are. Then a few heads at a time stream side by side and share the table row of a
-  /// token; one head alone would read as much table as data, and all of them would be too many streams.
-  void run_row(Index b, Index first, Index last) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
-    if constexpr (std::is_same_v<S, A> && turns_in_packets<Layout, T, S>) {
-      using form = faster_form<Layout, T>;
-      if (x_.heads == 1 ? run_whole_blocks<form::read_again_apart>(b, first, last, 1)
-                        : last - first > 1 && run_whole_blocks<form::held_apart>(b, first, last, streams))
-        return;
-    }
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          rotate_heads(b, t, h, (std::min)(streams, x_.heads - h));
-  }
+  void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
 
   /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
   /// How many steps a block has is asked once for all tokens: asked for each, it took as long as the channels
@@ -118,7 +113,8 @@ class rotation {
   ///
   /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
   template <bool apart>
-  bool run_whole_blocks(Index b, Index first, Index last, Index streams) const {
+  bool run_whole_blocks(Index b, Index first, Index last, const std::int64_t* positions,
+                        Index streams) const {
     using P = packet<A>;
     if (invert_rows_ || !is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
     if (streams_ && table_.pairs > pairs_in_block<Layout, T, P, apart>) return false;
@@ -133,8 +129,8 @@ class rotation {
     with_steps_of_blocks<Layout, T, apart>(table_.pairs, [&](auto steps) {
       for (Index begin = first; begin < last; begin += tokens)
         for (Index h = 0; h < x_.heads; h += streams)
-          rotate_tokens<apart>(steps, b, begin, (std::min)(begin + tokens, last), h,
-                               (std::min)(streams, x_.heads - h));
+          rotate_tokens<apart>(steps, b, begin, (std::min)(begin + tokens, last), positions + (begin - first),
+                               h, (std::min)(streams, x_.heads - h));
     });
     return true;
   }
@@ -142,12 +138,9 @@ class rotation {
   /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: among all numbers of steps the
   /// strides of a loop over heads were no longer held in registers.
   template <bool apart, class Steps>
-  EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last, Index head,
-                                       Index heads) const {
-    // Copies: a store of a packet could change the members, and each would be read again for each token. Not
-    // of positions with memory of their own: that copy costs all of them, and may fail between two rows.
-    std::conditional_t<std::is_trivially_copyable_v<Source>, const Source, const Source&> positions =
-        positions_;
+  EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
+                                       const std::int64_t* positions, Index head, Index heads) const {
+    // Copies: a store of a packet could change the members, and each would be read again for each token.
     const table_view<S> table = table_;
     const S scale = scale_;
     const bool in_place = in_place_;
@@ -159,7 +152,7 @@ class rotation {
     for (Index t = first; t < last; ++t) {
       const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
                                     in_head_stride, out_head_stride};
-      const std::int64_t position = positions(b, t);
+      const std::int64_t position = positions[t - first];
       const bool identity = table.is_identity(position);
       if (!in_place) copy(token, identity ? 0 : 2 * table.pairs);
       if (identity) continue;
@@ -170,9 +163,9 @@ class rotation {
     }
   }
 
-  /// Heads [first, first + heads) of token t of row b.
-  EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, Index first, Index heads) const {
-    const std::int64_t position = positions_(b, t);
+  /// Heads [first, first + heads) of token t of row b, which is at `position`.
+  EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, std::int64_t position, Index first,
+                                        Index heads) const {
     const token_heads<T> token = {x_.at(b, t, first) + first_channel_, out_.at(b, t, first) + first_channel_,
                                   heads, x_.head_stride, out_.head_stride};
     const bool identity = table_.is_identity(position);
@@ -201,7 +194,6 @@ class rotation {
   head_view<const T> x_;
   head_view<T> out_;
   table_view<S> table_;
-  Source positions_;
   Index first_channel_;
   bool invert_rows_ = false;
   S scale_ = S(1);     // of the way back
@@ -212,22 +204,36 @@ class rotation {
 };
 
 // Not inline, so that programs can have it compiled once (`extern template`).
-template <class Layout, bool inverse, class T, class S, class Source>
-void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const {
-  while (first < last) {
-    const Index b = first < x_.tokens ? 0 : first / x_.tokens, t = first - b * x_.tokens;
-    const Index count = (std::min)(last - first, x_.tokens - t);
-    run_row(b, t, t + count);
-    first += count;
+
+/// Tokens [first, last) of row b, at positions[0] and on, in the order of memory: the heads of a token are
+/// next to each other, or the tokens of a head are. Then a few heads at a time stream side by side and share
+/// the table row of a token; one head alone would read as much table as data, and all of them would be too
+/// many streams.
+template <class Layout, bool inverse, class T, class S>
+void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
+                                              const std::int64_t* positions) const {
+  const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
+  const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
+  if constexpr (std::is_same_v<S, A> && turns_in_packets<Layout, T, S>) {
+    using form = faster_form<Layout, T>;
+    if (x_.heads == 1
+            ? run_whole_blocks<form::read_again_apart>(b, first, last, positions, 1)
+            : last - first > 1 && run_whole_blocks<form::held_apart>(b, first, last, positions, streams))
+      return;
   }
+  for (Index begin = first; begin < last; begin += tokens)
+    for (Index h = 0; h < x_.heads; h += streams)
+      for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+        rotate_heads(b, t, positions[t - first], h, (std::min)(streams, x_.heads - h));
 }
 
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
-  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
-  parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
+  const rotation<Layout, inverse, T, S> all(x, out, table, back);
+  parallel_pieces(threads, all.tokens(), all.bytes(),
+                  [&](Index first, Index last) { all.run(positions, first, last); });
 }
 
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
@@ -244,14 +250,13 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
-  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
-      keys(k, k, table, positions, back);
+  const rotation<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();
     for (Index begin = first; begin < last; begin += block) {
       const Index end = (std::min)(begin + block, last);
-      queries.run(begin, end);
-      keys.run(begin, end);
+      queries.run(positions, begin, end);
+      keys.run(positions, begin, end);
     }
   });
 }
