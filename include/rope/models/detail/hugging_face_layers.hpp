@@ -149,18 +149,23 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
 
 /// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
 /// not, or every so many.
+///
+/// \param types  how many layers have a type, or 0
 template <class J>
 std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                      std::optional<Index> layers) {
+                                      std::optional<Index> layers, std::size_t types) {
   std::vector<Index> without;
   if (const auto bases = layer_bases_of(text, defaults, layers)) {
     for (std::size_t i = 0; i < bases->size(); ++i)
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  auto given = text.numbers("no_rope_layers", range::zero_or_one);
   if (given && !given->empty()) {
-    fitting_list(text, defaults, "no_rope_layers", layers, given);
+    given = fitting_list(text, defaults, "no_rope_layers", layers, std::move(given));
+    if (types > 0 && given->size() != types)
+      text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
+                                        ", got " + std::to_string(given->size()));
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -181,7 +186,7 @@ template <class J>
 std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
                                           std::optional<Index> layers, const std::vector<std::string>& types,
                                           bool slides) {
-  std::vector<Index> without = named_without_rope(text, defaults, layers);
+  std::vector<Index> without = named_without_rope(text, defaults, layers, types.size());
   if (defaults.crosses)
     for (const double layer : text.numbers("cross_attention_layers", range::whole)
                                   .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
