@@ -101,12 +101,12 @@ TEST_CASE("sink logits come from the caller where a model has them, and from nob
   CHECK(options.sink_logits.size() == 4);
   CHECK(options.window == 128);
   heads y(64);
-  CHECK(throws_saying<std::invalid_argument>(
-      [&] { rotate_layer(with, 0, y.q(), y.k()); },
-      "rotate_layer: sink_logits must be those of the checkpoint, one per query head, got 0 for layer 0"));
-  CHECK(throws_saying<std::invalid_argument>(
-      [&] { rotate_layer(with, 0, y.q(), y.k(), 0, three); },
-      "rotate_layer: sink_logits must be empty or have length 4, got 3"));
+  CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(with, 0, y.q(), y.k()); },
+                                             "rotate_layer: sink_logits must be those of the checkpoint, one "
+                                             "for each of 4 query heads, got 0 for layer 0"));
+  CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(with, 0, y.q(), y.k(), 0, three); },
+                                             "rotate_layer: sink_logits must be those of the checkpoint, one "
+                                             "for each of 4 query heads, got 3 for layer 0"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { rotate_layer(without, 1, large.q(), large.k(), 0, sinks); },
       "rotate_layer: sink_logits must be empty, for this model has none, got 4 for layer 1"));
@@ -135,7 +135,7 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
   const rope::model_rope llama = import("llama_3_1_8b");
   CHECK(refused(llama, 0, 64, 0,
                 "rotate_layer: q must have whole heads of the layer, of 128 channels, got 64"));
-  CHECK(refused(llama, -1, 128, 0, "layer -1"));
+  CHECK(refused(llama, -1, 128, 0, "layer must not be negative, got -1"));
   CHECK(refused(llama, 0, 128, 14, "position"));
   // Layers that attend in chunks, and those that do not attend.
   CHECK(refused(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
@@ -187,6 +187,8 @@ TEST_CASE("a layer that does not rotate refuses heads and positions that the oth
     CHECK(throws_saying<std::invalid_argument>(
         [&] { rotate_layer(tables, layer, rope::bshd<float>(nullptr, 1, 3, 4, 8)); },
         "a view must have data, got null"));
+    CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, layer, x.q(), x.q()); },
+                                               "must not share channels"));
   }
   CHECK(x == heads(8));
 }

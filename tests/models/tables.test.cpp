@@ -115,12 +115,18 @@ TEST_CASE("layers, groups and models that are none are refused", "[models][model
   parts.layers_not_known = {2};
   rope::model_rope model = parts.model();
   const model_tables<> tables(model, 4);
-  for (const Index layer : {Index{-1}, Index{2}, Index{6}})
-    CHECK(throws_saying<std::out_of_range>([&] { tables.of_layer(layer); },
-                                           "rope::model_tables: the model does not say how layer " +
-                                               std::to_string(layer) + " rotates; it has 6 layers"));
+  for (const Index layer : {Index{-1}, Index{6}})
+    CHECK(throws_saying<std::out_of_range>(
+        [&] { tables.of_layer(layer); },
+        "rope::model_tables: layer must be from 0 to 5, got " + std::to_string(layer)));
+  CHECK(throws_saying<std::out_of_range>(
+      [&] { tables.of_layer(2); }, "rope::model_tables: how layer 2 rotates is not known from this file"));
   parts.layers.clear();
-  CHECK_THROWS_AS(model_tables<>(parts.model(), 4).of_layer(0), std::out_of_range);
+  const model_tables<> uncounted(parts.model(), 4);
+  CHECK(throws_saying<std::out_of_range>(
+      [&] { uncounted.of_layer(0); }, "rope::model_tables: how layer 0 rotates is not known from this file"));
+  CHECK(throws_saying<std::out_of_range>([&] { uncounted.of_layer(-1); },
+                                         "rope::model_tables: layer must not be negative, got -1"));
   for (const Index group : {Index{-1}, Index{2}})
     CHECK(throws_saying<std::out_of_range>(
         [&] { tables.of_group(group); },

@@ -97,6 +97,12 @@ class model_rope : public model_facts {
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
+  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
+  /// windows, so there may be more of them than types, or fewer.
+  Index layer_count() const {
+    if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
+    return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
+  }
   /// In increasing order.
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
   /// It is not known how these rotate. In increasing order.
@@ -187,12 +193,6 @@ class model_rope : public model_facts {
   }
 
  private:
-  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
-  /// windows, so there may be more of them than types, or fewer.
-  Index layer_count() const {
-    if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
-    return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
-  }
   bool may_be_layer(Index layer) const {
     const Index count = layer_count();
     return layer >= 0 && (count == 0 || layer < count);

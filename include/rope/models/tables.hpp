@@ -69,9 +69,16 @@ class model_tables {
   ///
   /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates
   std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (model_.rotation_of_layer(layer) == layer_rotation::not_known)
-      ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
-                                                    " rotates; it has ", model_.layers().size(), " layers"));
+    if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
+      const Index count = model_.layer_count();
+      if (layer >= 0 && (count == 0 || layer < count))
+        ROPE_THROW(std::out_of_range, detail::message("model_tables: how layer ", layer,
+                                                      " rotates is not known from this file"));
+      ROPE_THROW(std::out_of_range,
+                 count > 0
+                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
+                     : detail::message("model_tables: layer must not be negative, got ", layer));
+    }
     const layer_group* group = model_.group_of_layer(layer);
     if (!group) return std::nullopt;
     return of_group(detail::to_index(group - model_.groups().data()));
