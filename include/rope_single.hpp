@@ -22632,6 +22632,12 @@ class model_rope : public model_facts {
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
+  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
+  /// windows, so there may be more of them than types, or fewer.
+  Index layer_count() const {
+    if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
+    return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
+  }
   /// In increasing order.
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
   /// It is not known how these rotate. In increasing order.
@@ -22722,12 +22728,6 @@ class model_rope : public model_facts {
   }
 
  private:
-  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
-  /// windows, so there may be more of them than types, or fewer.
-  Index layer_count() const {
-    if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
-    return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
-  }
   bool may_be_layer(Index layer) const {
     const Index count = layer_count();
     return layer >= 0 && (count == 0 || layer < count);
@@ -25813,18 +25813,23 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
 
 /// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
 /// not, or every so many.
+///
+/// \param types  how many layers have a type, or 0
 template <class J>
 std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                      std::optional<Index> layers) {
+                                      std::optional<Index> layers, std::size_t types) {
   std::vector<Index> without;
   if (const auto bases = layer_bases_of(text, defaults, layers)) {
     for (std::size_t i = 0; i < bases->size(); ++i)
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  auto given = text.numbers("no_rope_layers", range::zero_or_one);
   if (given && !given->empty()) {
-    fitting_list(text, defaults, "no_rope_layers", layers, given);
+    given = fitting_list(text, defaults, "no_rope_layers", layers, std::move(given));
+    if (types > 0 && given->size() != types)
+      text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
+                                        ", got " + std::to_string(given->size()));
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -25845,7 +25850,7 @@ template <class J>
 std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
                                           std::optional<Index> layers, const std::vector<std::string>& types,
                                           bool slides) {
-  std::vector<Index> without = named_without_rope(text, defaults, layers);
+  std::vector<Index> without = named_without_rope(text, defaults, layers, types.size());
   if (defaults.crosses)
     for (const double layer : text.numbers("cross_attention_layers", range::whole)
                                   .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
@@ -28350,9 +28355,16 @@ class model_tables {
   ///
   /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates
   std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (model_.rotation_of_layer(layer) == layer_rotation::not_known)
-      ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
-                                                    " rotates; it has ", model_.layers().size(), " layers"));
+    if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
+      const Index count = model_.layer_count();
+      if (layer >= 0 && (count == 0 || layer < count))
+        ROPE_THROW(std::out_of_range, detail::message("model_tables: how layer ", layer,
+                                                      " rotates is not known from this file"));
+      ROPE_THROW(std::out_of_range,
+                 count > 0
+                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
+                     : detail::message("model_tables: layer must not be negative, got ", layer));
+    }
     const layer_group* group = model_.group_of_layer(layer);
     if (!group) return std::nullopt;
     return of_group(detail::to_index(group - model_.groups().data()));
@@ -28423,13 +28435,15 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
         message(function, ": layer ", layer,
                 " turns the output of attention back, which a call of attention does not; call rotate, "
                 "attention and unrotate"));
-  if (model.sink_logits == sink_logits.empty())
+  const auto got = static_cast<Index>(sink_logits.size());
+  if (model.sink_logits && got != q.heads)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be ",
-                       model.sink_logits ? "those of the checkpoint, one per query head, "
-                                         : "empty, for this model has none, ",
-                       "got ", sink_logits.size(), " for layer ", layer));
-  require_length(function, "sink_logits", sink_logits.size(), q.heads, q.heads);
+               message(function, ": sink_logits must be those of the checkpoint, one for each of ", q.heads,
+                       " query heads, got ", got, " for layer ", layer));
+  if (!model.sink_logits && got > 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": sink_logits must be empty, for this model has none, got ", got,
+                       " for layer ", layer));
   options.sink_logits = sink_logits;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
     const auto source = position_source(positions, q.tokens);
@@ -28464,14 +28478,34 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   };
   (check_tokens(k), ...);
   check_memory(function, q, k...);
+  const auto check_channels = [&](const auto& x) {
+    if (share_first_elements(q, x))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": q and k must not share channels, got one buffer for both"));
+  };
+  (check_channels(k), ...);
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 
-template <class T, class P, class Threads>
-void scale_queries_of_layer(const model_rope& model, Index layer, const head_view<T>& q, const P& positions,
-                            const Threads& threads) {
+/// Both forms of the function below: with keys, and for queries alone.
+template <class S, class P, class Threads, class T, class... K>
+attention_options rotate_layer(const model_tables<S>& tables, Index layer, const P& positions,
+                               std::span<const float> sink_logits, const Threads& threads,
+                               const head_view<T>& q, const head_view<K>&... k) {
+  const auto table = tables.of_layer(layer);
+  const model_rope& model = tables.model();
+  const attention_options options = options_of_layer(model, layer, q, positions, sink_logits);
+  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
+  check_head_of_layer(group, "q", q);
+  (check_head_of_layer(group, "k", k), ...);
+  if (group)
+    with_layout(group->layout,
+                [&](auto layout) { rotate<decltype(layout)>(q, k..., *table, positions, threads); });
+  else
+    check_unrotated(positions, q, k...);
   const query_scaling rule = model.query_scaling_of_layer(layer);
   if (!rule.is_one()) scale_queries(q, rule, positions, threads);
+  return options;
 }
 
 }  // namespace detail
@@ -28512,18 +28546,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
                 "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
   const detail::kept_positions<P> kept = positions;
-  const auto table = tables.of_layer(layer);
-  const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
-  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
-  detail::check_head_of_layer(group, "q", q);
-  detail::check_head_of_layer(group, "k", k);
-  if (group)
-    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, k, *table, kept, threads); });
-  else
-    detail::check_unrotated(kept, q, k);
-  detail::scale_queries_of_layer(model, layer, q, kept, threads);
-  return options;
+  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q, k);
 }
 
 /// The same for queries alone, of layers that attend to the keys of another layer (Gemma 3n) and find them
@@ -28539,17 +28562,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
   const detail::kept_positions<P> kept = positions;
-  const auto table = tables.of_layer(layer);
-  const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
-  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
-  detail::check_head_of_layer(group, "q", q);
-  if (group)
-    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, kept, threads); });
-  else
-    detail::check_unrotated(kept, q);
-  detail::scale_queries_of_layer(model, layer, q, kept, threads);
-  return options;
+  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
 }
 
 }  // namespace ROPE_ABI

@@ -39,13 +39,15 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
         message(function, ": layer ", layer,
                 " turns the output of attention back, which a call of attention does not; call rotate, "
                 "attention and unrotate"));
-  if (model.sink_logits == sink_logits.empty())
+  const auto got = static_cast<Index>(sink_logits.size());
+  if (model.sink_logits && got != q.heads)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be ",
-                       model.sink_logits ? "those of the checkpoint, one per query head, "
-                                         : "empty, for this model has none, ",
-                       "got ", sink_logits.size(), " for layer ", layer));
-  require_length(function, "sink_logits", sink_logits.size(), q.heads, q.heads);
+               message(function, ": sink_logits must be those of the checkpoint, one for each of ", q.heads,
+                       " query heads, got ", got, " for layer ", layer));
+  if (!model.sink_logits && got > 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": sink_logits must be empty, for this model has none, got ", got,
+                       " for layer ", layer));
   options.sink_logits = sink_logits;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
     const auto source = position_source(positions, q.tokens);
@@ -80,14 +82,34 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   };
   (check_tokens(k), ...);
   check_memory(function, q, k...);
+  const auto check_channels = [&](const auto& x) {
+    if (share_first_elements(q, x))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": q and k must not share channels, got one buffer for both"));
+  };
+  (check_channels(k), ...);
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 
-template <class T, class P, class Threads>
-void scale_queries_of_layer(const model_rope& model, Index layer, const head_view<T>& q, const P& positions,
-                            const Threads& threads) {
+/// Both forms of the function below: with keys, and for queries alone.
+template <class S, class P, class Threads, class T, class... K>
+attention_options rotate_layer(const model_tables<S>& tables, Index layer, const P& positions,
+                               std::span<const float> sink_logits, const Threads& threads,
+                               const head_view<T>& q, const head_view<K>&... k) {
+  const auto table = tables.of_layer(layer);
+  const model_rope& model = tables.model();
+  const attention_options options = options_of_layer(model, layer, q, positions, sink_logits);
+  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
+  check_head_of_layer(group, "q", q);
+  (check_head_of_layer(group, "k", k), ...);
+  if (group)
+    with_layout(group->layout,
+                [&](auto layout) { rotate<decltype(layout)>(q, k..., *table, positions, threads); });
+  else
+    check_unrotated(positions, q, k...);
   const query_scaling rule = model.query_scaling_of_layer(layer);
   if (!rule.is_one()) scale_queries(q, rule, positions, threads);
+  return options;
 }
 
 }  // namespace detail
@@ -128,18 +150,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
                 "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
   const detail::kept_positions<P> kept = positions;
-  const auto table = tables.of_layer(layer);
-  const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
-  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
-  detail::check_head_of_layer(group, "q", q);
-  detail::check_head_of_layer(group, "k", k);
-  if (group)
-    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, k, *table, kept, threads); });
-  else
-    detail::check_unrotated(kept, q, k);
-  detail::scale_queries_of_layer(model, layer, q, kept, threads);
-  return options;
+  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q, k);
 }
 
 /// The same for queries alone, of layers that attend to the keys of another layer (Gemma 3n) and find them
@@ -155,17 +166,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
   const detail::kept_positions<P> kept = positions;
-  const auto table = tables.of_layer(layer);
-  const model_rope& model = tables.model();
-  const attention_options options = detail::options_of_layer(model, layer, q, kept, sink_logits);
-  const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
-  detail::check_head_of_layer(group, "q", q);
-  if (group)
-    with_layout(group->layout, [&](auto layout) { rotate<decltype(layout)>(q, *table, kept, threads); });
-  else
-    detail::check_unrotated(kept, q);
-  detail::scale_queries_of_layer(model, layer, q, kept, threads);
-  return options;
+  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
 }
 
 }  // namespace ROPE_ABI
