@@ -9882,7 +9882,10 @@ struct integer_products {
     return {{first.even, second.even}, {first.odd, second.odd}};
   }
   static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
-  static void store_sums(std::int32_t* to, sums first, sums second) { to[0] = first, to[1] = second; }
+  static void store_sums(std::int32_t* to, sums first, sums second) {
+    to[0] = first;
+    to[1] = second;
+  }
   static void store_sums_of_lanes(std::int32_t* to, const sums (&of)[1]) { to[0] = of[0]; }
 };
 
