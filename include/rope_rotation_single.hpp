@@ -5788,6 +5788,17 @@ struct no_turn {
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
 
+/// Turns heads by the row of a position. Not inline, so that all kinds of positions share it and programs can
+/// have it compiled once (`extern template`).
+template <class Layout, class S, class A>
+void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
+  const S* cos = table.cos(position);
+  const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+  if constexpr (!std::is_same_v<S, A>)
+    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+  rotate_token<Layout>(heads, row, false);
+}
+
 /// Heads that turn by the row of their token's position.
 template <class Layout, class S, class Source>
 struct row_turn {
@@ -5808,11 +5819,7 @@ struct row_turn {
     if (table.is_identity(position)) return;
     heads.in += first_channel;
     heads.out += first_channel;
-    const S* cos = table.cos(position);
-    const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
-    if constexpr (!std::is_same_v<S, A>)
-      if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
-    rotate_token<Layout>(heads, row, false);
+    turn_heads<Layout>(table, m, position, heads);
   }
 };
 

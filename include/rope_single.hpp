@@ -5335,6 +5335,17 @@ struct no_turn {
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
 
+/// Turns heads by the row of a position. Not inline, so that all kinds of positions share it and programs can
+/// have it compiled once (`extern template`).
+template <class Layout, class S, class A>
+void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
+  const S* cos = table.cos(position);
+  const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+  if constexpr (!std::is_same_v<S, A>)
+    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+  rotate_token<Layout>(heads, row, false);
+}
+
 /// Heads that turn by the row of their token's position.
 template <class Layout, class S, class Source>
 struct row_turn {
@@ -5355,11 +5366,7 @@ struct row_turn {
     if (table.is_identity(position)) return;
     heads.in += first_channel;
     heads.out += first_channel;
-    const S* cos = table.cos(position);
-    const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
-    if constexpr (!std::is_same_v<S, A>)
-      if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
-    rotate_token<Layout>(heads, row, false);
+    turn_heads<Layout>(table, m, position, heads);
   }
 };
 
@@ -15191,14 +15198,7 @@ class key_turn {
     for (std::size_t i = 0; i < now_.size(); ++i) now_.set(i, phase_of_pair(i));
     write_table_row(now_, m_, row_.data(), row_.data() + now_.size());
   }
-  void apply(const head_view<T>& keys, Index b, Index slot) const {
-    const auto pairs = step_.size();
-    T* channels = keys.at(b, slot, 0) + first_channel_;
-    // The stride of one head alone may be anything, so it is not added to a pointer.
-    const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
-    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
-                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
-  }
+  void apply(const head_view<T>& keys, Index b, Index slot) const;
 
   number_array<phase> step_;
   phase_row now_;
@@ -15208,6 +15208,17 @@ class key_turn {
   std::int64_t count_ = 0;
   bool written_ = false;
 };
+
+// Not inline, so that programs can have it compiled once (`extern template`).
+template <class Layout, class T>
+void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
+  const auto pairs = step_.size();
+  T* channels = keys.at(b, slot, 0) + first_channel_;
+  // The stride of one head alone may be anything, so it is not added to a pointer.
+  const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
+  rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
+                       table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
+}
 
 /// The phase of every pair per unit of position.
 template <class S>

@@ -37,6 +37,15 @@
 #define ROPE_TEST_ROTATION(layout, inverse, T, S)                                              \
   ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S>::run_row(Index, Index, Index, \
                                                                           const std::int64_t*) const;
+#define ROPE_TEST_KEY_TURNS(T)                                                                             \
+  ROPE_TEST_EXTERN template void key_turn<interleaved, T>::apply(const head_view<T>&, Index, Index) const; \
+  ROPE_TEST_EXTERN template void key_turn<half_split, T>::apply(const head_view<T>&, Index, Index) const;
+#define ROPE_TEST_NORM_TURN(layout, S, A)                                                       \
+  ROPE_TEST_EXTERN template void turn_heads<layout>(const table_view<S>&, double, std::int64_t, \
+                                                    token_heads<A>);
+#define ROPE_TEST_NORM_TURNS(S, A)       \
+  ROPE_TEST_NORM_TURN(interleaved, S, A) \
+  ROPE_TEST_NORM_TURN(half_split, S, A)
 #define ROPE_TEST_ATTENTION(T, turn, C)                                                                \
   ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, const query_block&);  \
   ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&,                       \
@@ -51,20 +60,27 @@
 
 #define ROPE_TEST_INSTANCES_OF_FLOAT                             \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)                 \
+  ROPE_TEST_KEY_TURNS(float)                                     \
+  ROPE_TEST_NORM_TURNS(float, float)                             \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, float, float) \
   ROPE_TEST_GRADIENT(float)                                      \
   ROPE_TEST_PRODUCT(float)
 #define ROPE_TEST_INSTANCES_OF_DOUBLE                               \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, double)                   \
+  ROPE_TEST_KEY_TURNS(double)                                       \
+  ROPE_TEST_NORM_TURNS(double, double)                              \
+  ROPE_TEST_NORM_TURNS(float, double)                               \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, double, double, double) \
   ROPE_TEST_GRADIENT(double)                                        \
   ROPE_TEST_PRODUCT(double)
 #define ROPE_TEST_INSTANCES_OF_HALF                                          \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::half)                       \
+  ROPE_TEST_KEY_TURNS(Eigen::half)                                           \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::half, Eigen::half, float) \
   ROPE_TEST_GRADIENT(Eigen::half)
 #define ROPE_TEST_INSTANCES_OF_BFLOAT16                                              \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::bfloat16)                           \
+  ROPE_TEST_KEY_TURNS(Eigen::bfloat16)                                               \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::bfloat16, Eigen::bfloat16, float) \
   ROPE_TEST_GRADIENT(Eigen::bfloat16)
 #define ROPE_TEST_INSTANCES_OF_16_BIT_KEYS                             \

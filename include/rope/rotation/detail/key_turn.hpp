@@ -61,14 +61,7 @@ class key_turn {
     for (std::size_t i = 0; i < now_.size(); ++i) now_.set(i, phase_of_pair(i));
     write_table_row(now_, m_, row_.data(), row_.data() + now_.size());
   }
-  void apply(const head_view<T>& keys, Index b, Index slot) const {
-    const auto pairs = step_.size();
-    T* channels = keys.at(b, slot, 0) + first_channel_;
-    // The stride of one head alone may be anything, so it is not added to a pointer.
-    const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
-    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
-                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
-  }
+  void apply(const head_view<T>& keys, Index b, Index slot) const;
 
   number_array<phase> step_;
   phase_row now_;
@@ -78,6 +71,17 @@ class key_turn {
   std::int64_t count_ = 0;
   bool written_ = false;
 };
+
+// Not inline, so that programs can have it compiled once (`extern template`).
+template <class Layout, class T>
+void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
+  const auto pairs = step_.size();
+  T* channels = keys.at(b, slot, 0) + first_channel_;
+  // The stride of one head alone may be anything, so it is not added to a pointer.
+  const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
+  rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
+                       table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
+}
 
 /// The phase of every pair per unit of position.
 template <class S>
