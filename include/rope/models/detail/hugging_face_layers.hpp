@@ -160,14 +160,14 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   if (given && !given->empty()) {
-    given = fitting_list(text, defaults, "no_rope_layers", layers, std::move(given));
-    if (types > 0 && given->size() != types)
+    const std::vector<double> rotates = *fitting_list(text, defaults, "no_rope_layers", layers, given);
+    if (types > 0 && rotates.size() != types)
       text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
-                                        ", got " + std::to_string(given->size()));
-    for (std::size_t i = 0; i < given->size(); ++i)
-      if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
+                                        ", got " + std::to_string(rotates.size()));
+    for (std::size_t i = 0; i < rotates.size(); ++i)
+      if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
   const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
