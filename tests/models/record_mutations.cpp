@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Built and run by record_mutations.py, with tables of records that can be changed. No part of the suite.
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
@@ -22,9 +23,14 @@ void change(Enum& x) requires(std::is_enum_v<Enum>) {
   x = static_cast<Enum>((static_cast<int>(x) + 1) % count_of(x));
 }
 
-/// Of full_offset it only counts whether it is 0.
+/// Of full_offset it only counts whether it is 0, and of the key of a list which of those that files have.
 template <class Field>
 void change_of(const std::string& name, Field& field) {
+  if constexpr (std::is_same_v<Field, std::string_view>)
+    if (name == "full_list") {
+      field = field == "attn_layer_indices" ? "full_attn_idxs" : "attn_layer_indices";
+      return;
+    }
   if constexpr (std::is_same_v<Field, Index>)
     if (name == "full_offset") {
       field = field == 0 ? 1 : 0;
@@ -80,6 +86,18 @@ bool is_noticed_by_a_probe(const std::string& format, const std::string& archite
   return false;
 }
 
+/// Whether the list of the environment names a mutant, "format architecture field"; without a list all are asked about.
+bool is_asked(const std::string& mutant) {
+  static const std::set<std::string> listed = [] {
+    std::set<std::string> lines;
+    const char* path = std::getenv("ROPE_MUTANTS");
+    std::ifstream file(path ? path : "");
+    for (std::string line; std::getline(file, line);) lines.insert(line);
+    return lines;
+  }();
+  return listed.empty() || listed.count(mutant) > 0;
+}
+
 template <class Record>
 void ask(const char* format, const std::map<std::string, std::set<std::string>>& written,
          Record& (*named)(const std::string&), const json& files) {
@@ -88,16 +106,21 @@ void ask(const char* format, const std::map<std::string, std::set<std::string>>&
     for (const json& file : files)
       if (architecture_of(file) == architecture) own.push_back(&file);
     Record& record = named(architecture);
-    each_field(record,
-               [&, architecture = architecture, fields = fields](const std::string& name, auto& field) {
-                 const auto before = field;
-                 change_of(name, field);
-                 const bool noticed = is_noticed(own) || is_noticed_by_a_probe(format, architecture);
-                 field = before;
-                 std::cout << "mutant " << format << " " << architecture << " " << name << " "
-                           << (fields.count(name) ? "written " : "default ")
-                           << (noticed ? "killed" : "survives") << "\n";
-               });
+    each_field(
+        record, [&, architecture = architecture, fields = fields](const std::string& name, auto& field) {
+          if (!is_asked(std::string(format) + " " + architecture + " " + name)) return;
+          const auto before = field;
+          change_of(name, field);
+          const bool forbidden = !rope::detail::broken_rule_of(record).empty(),
+                     noticed = forbidden || is_noticed(own) || is_noticed_by_a_probe(format, architecture);
+          field = before;
+          std::cout << "mutant " << format << " " << architecture << " " << name << " "
+                    << (fields.count(name) ? "written " : "default ")
+                    << (forbidden ? "forbidden"
+                        : noticed ? "killed"
+                                  : "survives")
+                    << "\n";
+        });
   }
 }
 

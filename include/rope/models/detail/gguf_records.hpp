@@ -6,6 +6,7 @@
 
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
@@ -268,6 +269,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "wavtokenizer-dec", .rotates = false},
       {.architecture = "xverse", .layout = interleaved},
   };
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const gguf_record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;

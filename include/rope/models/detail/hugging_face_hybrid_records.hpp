@@ -6,6 +6,7 @@
 
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// The records of hugging_face_records.hpp some of whose layers do not attend at all.
@@ -24,7 +25,6 @@ inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view
        .others_attend = false,
        .full_list = "attn_layer_indices"},
       {.architecture = "granitemoehybrid",
-       .other_type = "linear_attention",
        .others_attend = false,
        .scale = attention_multiplier,
        .scale_number = 1,
@@ -85,6 +85,7 @@ inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view
        .scale = half_head,
        .turns_if = "use_mem_rope"},
   };
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;

@@ -7,6 +7,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_hybrid_records.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// The records of hugging_face_records.hpp whose layers are of more than one kind.
@@ -281,6 +282,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .other_factor = 0.5,
        .full_every = 1},
   };
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
   return hugging_face_hybrid_record_of(architecture);

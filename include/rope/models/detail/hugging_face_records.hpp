@@ -7,6 +7,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_layered_records.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// What a config.json does not write down because its architecture implies it: one record per architecture,
@@ -249,6 +250,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "xcodec2", .head_dim = 64},
       {.architecture = "youtu", .layout = interleaved},
   };
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
   return hugging_face_layered_record_of(architecture);

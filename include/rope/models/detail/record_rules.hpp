@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_RECORD_RULES_HPP
+#define ROPE_MODELS_DETAIL_RECORD_RULES_HPP
+
+#include <cstddef>
+#include <string_view>
+
+#include <rope/config.hpp>
+#include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/hugging_face_record.hpp>
+
+/// Which fields of a record mean something only beside others. A record that breaks a rule says something
+/// that no file can make visible, so no test could see whether it is right: the tables do not compile then.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
+constexpr bool is_one(double x) { return is_zero(x - 1); }
+
+/// The first rule that is broken; empty where all are kept.
+constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
+  const bool per_type = r.form == dictionary_form::per_type,
+             compressed = r.form == dictionary_form::compressed,
+             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
+             mixed = r.full_every > 1;
+  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
+                            r.scale == score_scale::attention_multiplier ||
+                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
+  if (!is_zero(r.filled_base) && !per_type && !compressed)
+    return "filled_base is of dictionaries per_type or compressed";
+  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
+    return "filled_factor and other_factor are of dictionaries per_type";
+  if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
+    return "layers of compressed keys attend fully nowhere";
+  if ((r.full_offset > 0 || r.last_full) && !mixed)
+    return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
+    return "first_full is for patterns whose first layer does not attend fully anyway";
+  if (r.from_end && !mixed && r.no_rope_every == 0)
+    return "from_end is of a pattern of layers, or of those that do not rotate";
+  if (r.dense_first && !mixed && r.full_rotate)
+    return "dense_first is of a pattern of layers, or of layers that would not rotate";
+  if (!r.full_list.empty() && r.others_attend)
+    return "full_list is read where the other layers do not attend";
+  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
+    return "no layer is given other_type, and every type but full_type attends to nothing";
+  if (r.turns_word != "rope" && r.turns_if.empty()) return "turns_word is what the key turns_if must be";
+  if (!is_zero(r.scale_number) && !scale_of_key)
+    return "scale_number is the default of the key that scale names";
+  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
+      r.slides != which_slide::even_below_max_window_layers)
+    return "max_window_layers is where layers begin or end to slide";
+  if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
+    return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
+  if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
+    return "own_rule is of a class that does without a rope dictionary";
+  if (r.mrope_time_last && (r.mrope_spread || r.mrope_side > 0))
+    return "mrope_time_last has an order of axes, and sections, of its own";
+  return {};
+}
+
+/// Whether a record says nothing beside its name and that it does not rotate.
+constexpr bool says_nothing(const gguf_record& r) {
+  const gguf_record silent;
+  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
+         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
+         r.fixed_window == 0 && r.period_layers == 0 && r.full_rotate && r.sliding == silent.sliding &&
+         r.window == silent.window && r.causal && !r.sink_logits && r.attends_every == 0 &&
+         r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections && !r.interleaved_sections &&
+         r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
+         r.temperature == silent.temperature && r.indexer == silent.indexer &&
+         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
+         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
+         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
+         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
+}
+
+constexpr std::string_view broken_rule_of(const gguf_record& r) {
+  if (!r.rotates && !says_nothing(r)) return "the file of an architecture that does not rotate is refused";
+  if (r.attends_every == 1) return "0 says that every layer attends";
+  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
+  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
+  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
+  if (r.half_split_sections && r.layout == layout_kind::half_split)
+    return "half_split_sections is for a layout that is not half_split anyway";
+  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
+  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
+                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
+    return "where no layer is scaled there is no scaling to tell about";
+  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
+    return "scores_grow multiplies the scale of inverse_root";
+  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
+    return "wide_layers is of the scale of inverse_root";
+  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
+    return "a pattern that must be there has no default, and is no number alone";
+  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
+    return "full_first is of a number for a pattern";
+  if (r.compressed && (r.period > 0 || r.full_first || r.needs_window || r.needs_swa_base ||
+                       r.window != window_kind::back || r.sliding != sliding_rule::not_known))
+    return "layers of compressed keys, and those that slide among them, have a list of their own";
+  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
+                           r.sliding == sliding_rule::same))
+    return "needs_swa_base is of layers that slide with a base of their own";
+  return {};
+}
+
+/// Whether every record of a table keeps the rules.
+template <class Record, std::size_t count>
+constexpr bool keep_the_rules(const Record (&records)[count]) {
+  for (const Record& record : records)
+    if (!broken_rule_of(record).empty()) return false;
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP
