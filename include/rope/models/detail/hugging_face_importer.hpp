@@ -139,6 +139,7 @@ class hugging_face_importer {
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
                         (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    end_with_full_layer();
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
     model_.causal = is_causal(text_, defaults_);
@@ -158,6 +159,15 @@ class hugging_face_importer {
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
+  }
+
+  /// Some classes take the last layer for one that attends fully.
+  void end_with_full_layer() {
+    if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
+    model_.layers.back() = defaults_.full_type;
+    if (text_.has("layer_types"))
+      warn(text_.path() + "layer_types: the class of " + model_.architecture +
+           " takes the last layer for one of " + model_.layers.back());
   }
 
   /// Names the window of the class, where the file has none and layers slide.

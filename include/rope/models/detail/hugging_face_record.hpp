@@ -91,6 +91,7 @@ struct hugging_face_record {
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
   bool last_full = false;      // the last layer attends fully where no other does
+  bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
   bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
   double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
   bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
