@@ -33,6 +33,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"_sliding_window_pattern", periods},
       {"attn_config", " dbrx "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
+      {"full_attention_interval", " qwen35 qwen35moe qwen3next "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
