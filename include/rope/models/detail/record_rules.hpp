@@ -24,7 +24,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
              lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
-             mixed = r.full_every > 1;
+             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
   const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
                             r.scale == score_scale::attention_multiplier ||
                             r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
@@ -36,12 +36,20 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "layers of compressed keys attend fully nowhere";
   if ((r.full_offset > 0 || r.last_full) && !mixed)
     return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
+    return "last_full is for patterns that a short model may end without a layer that attends fully";
   if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
     return "first_full is for patterns whose first layer does not attend fully anyway";
   if (r.from_end && !mixed && r.no_rope_every == 0)
     return "from_end is of a pattern of layers, or of those that do not rotate";
   if (r.dense_first && !mixed && r.full_rotate)
     return "dense_first is of a pattern of layers, or of layers that would not rotate";
+  if ((r.slides != which_slide::by_type || r.slides_if_asked || slides || r.window != window_span::back) &&
+      !r.others_attend)
+    return "where the other layers do not attend none slides";
+  if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
+    return "how far an encoder looks back is not told by a window";
+  if (r.slides != which_slide::by_type && compressed) return "layers of compressed keys always have types";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
