@@ -75,6 +75,7 @@ class key_turn {
 // Not inline, so that programs can have it compiled once (`extern template`).
 template <class Layout, class T>
 void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
+  if (keys.heads == 0) return;  // a view without elements may be one without memory
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
   // The stride of one head alone may be anything, so it is not added to a pointer.
