@@ -36,12 +36,13 @@ inline namespace ROPE_ABI {
 ///
 /// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
 /// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them:
+/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
+/// leave it when this thread goes on:
 ///
-///     std::latch all(pool_size + 1);
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([&] { rope::release_scratch(); all.arrive_and_wait(); });
-///     all.arrive_and_wait();
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
 ///
 /// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
 ///            that such a call has started. Program parts that are compiled for other instruction sets or

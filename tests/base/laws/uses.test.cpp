@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <latch>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -75,14 +76,14 @@ TEST_CASE("the comment of this_thread shows its use", "[base]") {
 TEST_CASE("the comment of release_scratch reaches every thread of a pool", "[base]") {
   const int pool_size = 3;
   tasks pool;
-  std::latch all(pool_size + 1);
+  const auto all = std::make_shared<std::latch>(pool_size + 1);
   for (int i = 0; i < pool_size; ++i)
-    pool.Schedule([&] {
+    pool.Schedule([all] {
       rope::release_scratch();
-      all.arrive_and_wait();
+      all->arrive_and_wait();
     });
-  all.arrive_and_wait();
-  CHECK(all.try_wait());
+  all->arrive_and_wait();
+  CHECK(all->try_wait());
 }
 
 TEST_CASE("the comment of number_array shows its use", "[base]") {
