@@ -18,8 +18,10 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const gguf_record* gguf_record_of(std::string_view architecture) {
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, as
+/// hugging_face_record_of.
+template <class Record = gguf_record>
+const Record* gguf_record_of(std::string_view architecture) {
   using enum indexer_turn;
   using enum layout_kind;
   using enum sliding_rule;
@@ -28,7 +30,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum window_kind;
   using enum log_multiplier;
   using enum pattern_form;
-  static constexpr gguf_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
       {.architecture = "apertus"},
       {.architecture = "arcee", .layout = interleaved},
@@ -270,7 +272,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "xverse", .layout = interleaved},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const gguf_record& record : records)
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;
 }

@@ -16,9 +16,10 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// nullptr where there is none.
-inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view architecture) {
+template <class Record>
+const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
-  static constexpr hugging_face_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "bamba",
        .partial_rotary_factor = 0.5,
        .other_type = "linear_attention",
@@ -86,7 +87,7 @@ inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view
        .turns_if = "use_mem_rope"},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const hugging_face_record& record : records)
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;
 }

@@ -17,12 +17,13 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// nullptr where there is none.
-inline const hugging_face_record* hugging_face_layered_record_of(std::string_view architecture) {
+template <class Record>
+const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum dictionary_form;
   using enum layout_kind;
   using enum score_scale;
   using enum which_slide;
-  static constexpr hugging_face_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "afmoe",
        .head_dim = 128,
        .full_every = 4,
@@ -286,9 +287,9 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_every = 1},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const hugging_face_record& record : records)
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
-  return hugging_face_hybrid_record_of(architecture);
+  return hugging_face_hybrid_record_of<Record>(architecture);
 }
 
 }  // namespace detail

@@ -20,14 +20,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, so
+/// that a compiler checks and evaluates the records only in programs that import a model.
+template <class Record = hugging_face_record>
+const Record* hugging_face_record_of(std::string_view architecture) {
   using enum indexer_turn;
   using enum layout_kind;
   using enum query_growth;
   using enum score_scale;
   using enum which_slide;
-  static constexpr hugging_face_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
       {.architecture = "aria"},
@@ -251,9 +253,9 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "youtu", .layout = interleaved},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const hugging_face_record& record : records)
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
-  return hugging_face_layered_record_of(architecture);
+  return hugging_face_layered_record_of<Record>(architecture);
 }
 
 }  // namespace detail

@@ -30,11 +30,12 @@ struct refused_architecture {
 /// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
 ///
 /// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
-inline const refused_architecture* refused_architecture_of(std::string_view architecture) {
+template <class Refused = refused_architecture>
+const Refused* refused_architecture_of(std::string_view architecture) {
   using enum refusal;
   constexpr std::string_view columns_first =
       "rope_vit_axial_frequencies, with the base of the file, for interleaved channels";
-  static constexpr refused_architecture refused[] = {
+  static constexpr Refused refused[] = {
       {.architecture = "blt",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
@@ -126,7 +127,7 @@ inline const refused_architecture* refused_architecture_of(std::string_view arch
       {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
       {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
   };
-  for (const refused_architecture& one : refused)
+  for (const Refused& one : refused)
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
