@@ -72,7 +72,7 @@ class bfloat16_decode_operands {
                                                       r == 0 ? &ahead : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<float>(scores + r * shape::tile + keys.first, count) *= factor_;
+      channels_map<sum>(scores + r * shape::tile + keys.first, count) *= factor_;
   }
 
   static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
@@ -93,7 +93,7 @@ class bfloat16_decode_operands {
   }
 
   void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
-    channels_map<float>(total, call_.v.head_dim) += const_channels_map<float>(sums, call_.v.head_dim);
+    channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
   }
 
   /// Pages of an odd number of tokens part neighbours.

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
-#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill_n
+#include <algorithm>  // std::min, std::max, std::fill_n
 #include <cstdint>
 
 #include <rope/attention/detail/hidden_keys.hpp>
@@ -115,10 +115,8 @@ class block_keys {
 
   position_range positions_of_keys(Index begin, Index count) const {
     const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
-    const auto [low, high] = std::minmax_element(keys, keys + count);
     position_range range;
-    range.include(*low);
-    range.include(*high);
+    for (Index j = 0; j < count; ++j) range.include(keys[j]);
     return range;
   }
 

@@ -38,6 +38,7 @@ class integer_decode_operands {
   using call_type = attention_call<float, Turn, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
+  using real = arithmetic<typename call_type::stored>;
 
  public:
   using sum = std::int32_t;
@@ -89,7 +90,7 @@ class integer_decode_operands {
                                              r == 0 ? &ahead : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<float>(scores + r * shape::tile + keys.first, count) =
+      channels_map<real>(scores + r * shape::tile + keys.first, count) =
           query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + keys.first, count);
     multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
   }
@@ -107,7 +108,7 @@ class integer_decode_operands {
       add_run(kv, begin, keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
-    channels_map<float>(total, call_.v.head_dim) +=
+    channels_map<real>(total, call_.v.head_dim) +=
         weight_scales_[row_of(kv, row)] * as_floats(sums, call_.v.head_dim);
   }
 
@@ -132,14 +133,15 @@ class integer_decode_operands {
         add_run(kv, begin, {j, next}, {rows.first + r, 1}, visible_sums_, nullptr);
       }
       if (!equal(softmax.shrink()[r], 1.0f))
-        channels_map<float>(sums + r * channels, channels) *= softmax.shrink()[r];
+        channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
       add_sums(kv, rows.first + r, visible_sums_, sums + r * channels);
     }
   }
 
  private:
-  static auto as_floats(const sum* sums, Index count) {
-    return Eigen::Map<const Eigen::Array<sum, Eigen::Dynamic, 1>>(sums, count).template cast<float>();
+  template <class Integer>
+  static auto as_floats(const Integer* sums, Index count) {
+    return Eigen::Map<const Eigen::Array<Integer, Eigen::Dynamic, 1>>(sums, count).template cast<real>();
   }
 
   Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
