@@ -28,8 +28,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The sums of a strip of queries with one panel, [rows][packets].
+template <class P>
 struct strip_of_pairs {
-  using P = pair_sums;
   using shape = panel_shape<float>;
   static constexpr int rows = shape::rows, packets = int(shape::width) / lanes<P>;
   P sum[std::size_t(rows * packets)];
@@ -79,7 +79,7 @@ template <class P = pair_sums>  // compiled where it is called
 EIGEN_DONT_INLINE void score_panel_of_pairs(const Eigen::bfloat16* queries, const Eigen::bfloat16* keys,
                                             Index count, float factor, float* scores) {
   using shape = panel_shape<float>;
-  strip_of_pairs sums;
+  strip_of_pairs<P> sums;
   for (Index d = 0; d < count; ++d)
     sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
   sums.for_each([&](auto r, auto n) {
@@ -98,7 +98,7 @@ EIGEN_DONT_INLINE void value_panel_of_pairs(const Eigen::bfloat16* weights, cons
                                             Index first, Index last, const float* shrink,
                                             float* sums_in_memory) {
   using shape = panel_shape<float>;
-  strip_of_pairs sums;
+  strip_of_pairs<P> sums;
   for (Index j = first; j < last; ++j)
     sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
   sums.for_each([&](auto r, auto n) {
