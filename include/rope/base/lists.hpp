@@ -21,6 +21,12 @@ bool contains(const std::vector<T>& list, const X& x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
+/// Increasing.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+
 /// Increasing, each element once.
 template <class T>
 void sort_distinct(std::vector<T>& list) {

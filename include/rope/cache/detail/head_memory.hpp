@@ -3,6 +3,7 @@
 #define ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
 
 #include <algorithm>  // std::copy_n
+#include <concepts>   // std::same_as
 #include <cstddef>
 #include <cstdint>
 
@@ -38,8 +39,8 @@ class head_memory {
   storage<T> channels_;
 };
 
-template <>
-class head_memory<std::int8_t> {
+template <std::same_as<std::int8_t> T>
+class head_memory<T> {
  public:
   head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
 

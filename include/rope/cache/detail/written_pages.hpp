@@ -2,9 +2,10 @@
 #ifndef ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
 #define ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
 
-#include <algorithm>  // std::sort, std::lower_bound
+#include <algorithm>  // std::lower_bound
 #include <vector>
 
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/cache/page_view.hpp>
@@ -37,7 +38,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
   Index* seen = changed + written;
   written = 0;
   for_each_written([&](Index page) { changed[written++] = page; });
-  std::sort(changed, changed + written);
+  sort(changed, changed + written);
   std::fill(seen, seen + written, Index{0});
   for (Index s = 0; s < pages.sequences(); ++s)
     for (Index block = 0; block * size < pages.length(s); ++block) {
