@@ -92,7 +92,8 @@ class model_tables {
       ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
                                                     table_of_group_.size(), "), got ", group));
     const auto at = static_cast<std::size_t>(group);
-    return tables_[table_of_group_[at]].at_channel(model_.groups()[at].first_channel);
+    return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
+        model_.groups()[at].first_channel);
   }
 
  private:
@@ -116,13 +117,13 @@ class model_tables {
             if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
         return true;
       });
-      table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
+      table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));
     }
   }
 
   model_rope model_;
-  std::vector<std::size_t> table_of_group_;
+  std::vector<Index> table_of_group_;
   std::vector<frequency_table<S>> tables_;
 };
 

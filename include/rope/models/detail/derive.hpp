@@ -28,23 +28,23 @@ struct derived {
   double softmax_multiplier = 1;
 };
 
-using named_numbers = std::vector<named_number>;
-
-inline void add_numbers(named_numbers& numbers, std::initializer_list<named_number> added) {
+/// Adds to a list of named_number. It and what follows are templates, so that a program that derives nothing
+/// does not compile them.
+void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
   for (const named_number& number : added) numbers.push_back(number);
 }
 
-inline void record(named_numbers& numbers, const linear_scaling& rule, const schedule&) {
+void record(auto& numbers, const linear_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"factor", rule.factor}});
 }
 
-inline void record(named_numbers& numbers, const alpha_scaling& rule, const schedule& original) {
+void record(auto& numbers, const alpha_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
   add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
 }
 
-inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
+void record(auto& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
   add_numbers(numbers, {{"factor", rule.factor},
@@ -53,12 +53,12 @@ inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, cons
                         {"new_base", static_cast<double>(stretched.base)}});
 }
 
-inline void record(named_numbers& numbers, const mixed_ntk_scaling& rule, const schedule&) {
+void record(auto& numbers, const mixed_ntk_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"factor", rule.factor}});
   if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
 }
 
-inline void record(named_numbers& numbers, const yarn_scaling& rule, const schedule& original) {
+void record(auto& numbers, const yarn_scaling& rule, const schedule& original) {
   const auto [low, high] = rule.bounds(original);
   add_numbers(numbers, {{"factor", rule.factor},
                         {"original_max_position", rule.original_max_position},
@@ -68,14 +68,14 @@ inline void record(named_numbers& numbers, const yarn_scaling& rule, const sched
                         {"high", static_cast<double>(high)}});
 }
 
-inline void record(named_numbers& numbers, const longrope_scaling& rule, const schedule&) {
+void record(auto& numbers, const longrope_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"original_max_position", rule.original_max_position},
                         {"max_position", rule.max_position},
                         {"length", rule.length},
                         {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
 }
 
-inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
+void record(auto& numbers, const llama3_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"factor", rule.factor},
                         {"low_freq_factor", rule.low_freq_factor},
                         {"high_freq_factor", rule.high_freq_factor},
@@ -84,11 +84,11 @@ inline void record(named_numbers& numbers, const llama3_scaling& rule, const sch
                         {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
 }
 
-inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {
+void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
 }
 
-inline void record(named_numbers&, const pair_factor_scaling&, const schedule&) {}
+void record(auto&, const pair_factor_scaling&, const schedule&) {}
 
 /// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
 template <class... Rules>

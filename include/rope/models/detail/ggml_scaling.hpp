@@ -32,7 +32,7 @@ struct weighted_yarn {
   }
 };
 
-inline void record(named_numbers& numbers, const weighted_yarn& rule, const schedule& original) {
+void record(auto& numbers, const weighted_yarn& rule, const schedule& original) {
   record(numbers, rule.yarn, original);
   numbers.push_back({"ext_factor", rule.ext_factor});
 }
@@ -47,7 +47,7 @@ struct magnified_linear {
   }
 };
 
-inline void record(named_numbers& numbers, const magnified_linear& rule, const schedule&) {
+void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
@@ -63,7 +63,7 @@ struct ggml_pair_factors {
   }
 };
 
-inline void record(named_numbers&, const ggml_pair_factors&, const schedule&) {}
+void record(auto&, const ggml_pair_factors&, const schedule&) {}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

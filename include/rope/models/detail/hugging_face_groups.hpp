@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::count_if
+#include <algorithm>  // std::count_if, std::none_of
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
@@ -183,29 +183,37 @@ class hugging_face_groups {
     const auto bases = layer_bases_of(
         text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
     if (!bases) return false;
-    std::vector<std::pair<std::string, double>> kinds;  // without those that do not turn
+    struct kind {
+      std::string type;
+      double base;
+    };
+    std::vector<kind> kinds;  // without those that do not turn
     std::vector<double> distinct;
     layers.resize(bases->size());
     for (std::size_t i = 0; i < bases->size(); ++i) {
-      const std::pair<std::string, double> kind(layers[i], (*bases)[i]);
-      if (detail::equal(kind.second, 0)) continue;
-      if (!contains(kinds, kind)) kinds.push_back(kind);
-      if (!contains(distinct, kind.second)) distinct.push_back(kind.second);
+      const double base = (*bases)[i];
+      if (detail::equal(base, 0)) continue;
+      if (std::none_of(kinds.begin(), kinds.end(), [&](const kind& other) {
+            return other.type == layers[i] && detail::equal(other.base, base);
+          }))
+        kinds.push_back({layers[i], base});
+      if (!contains(distinct, base)) distinct.push_back(base);
     }
     if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
     if (distinct.size() == 1) {
       maker_.add("", given, path, {.overruling_base = distinct.front()});
       return true;
     }
-    for (const auto& kind : kinds) {
-      const auto same_type = [&](const auto& other) { return other.first == kind.first; };
-      std::string name = kind.first;
+    for (const auto& [type, base] : kinds) {
+      const std::string& of = type;
+      const auto same_type = [&](const kind& other) { return other.type == of; };
+      std::string name = type;
       if (!name.empty()) check_name(name, text_.path() + "layer_types");
       if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
-        name += (name.empty() ? "base " : ", base ") + exact_digits(kind.second);
-      maker_.add(name, given, path, {.overruling_base = kind.second});
+        name += (name.empty() ? "base " : ", base ") + exact_digits(base);
+      maker_.add(name, given, path, {.overruling_base = base});
       for (std::size_t i = 0; i < layers.size(); ++i)
-        if (layers[i] == kind.first && detail::equal((*bases)[i], kind.second)) layers[i] = name;
+        if (layers[i] == type && detail::equal((*bases)[i], base)) layers[i] = name;
     }
     return true;
   }

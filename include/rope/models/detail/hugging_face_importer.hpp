@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::min, std::none_of, std::sort, std::unique
+#include <algorithm>  // std::binary_search, std::min, std::none_of
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -106,8 +106,7 @@ class hugging_face_importer {
           add_inner_keys(part, reader->path() + key + ".", "", keys);
       });
     }
-    std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    sort_distinct(keys);
     for (const std::string& key : keys) warn(key + " is not understood and has no effect");
   }
 
