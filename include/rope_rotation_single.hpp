@@ -437,7 +437,7 @@ inline std::string joined(std::initializer_list<message_part> parts) {
 }
 
 template <class... Parts>
-std::string message(const Parts&... parts) {
+std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 

@@ -200,7 +200,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
-#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill_n
+#include <algorithm>  // std::min, std::max, std::fill_n
 #include <cstdint>
 
 // SPDX-License-Identifier: MIT
@@ -370,7 +370,7 @@ inline std::string joined(std::initializer_list<message_part> parts) {
 }
 
 template <class... Parts>
-std::string message(const Parts&... parts) {
+std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 
@@ -2954,10 +2954,8 @@ class block_keys {
 
   position_range positions_of_keys(Index begin, Index count) const {
     const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
-    const auto [low, high] = std::minmax_element(keys, keys + count);
     position_range range;
-    range.include(*low);
-    range.include(*high);
+    for (Index j = 0; j < count; ++j) range.include(keys[j]);
     return range;
   }
 
@@ -8848,8 +8846,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The sums of a strip of queries with one panel, [rows][packets].
+template <class P>
 struct strip_of_pairs {
-  using P = pair_sums;
   using shape = panel_shape<float>;
   static constexpr int rows = shape::rows, packets = int(shape::width) / lanes<P>;
   P sum[std::size_t(rows * packets)];
@@ -8899,7 +8897,7 @@ template <class P = pair_sums>  // compiled where it is called
 EIGEN_DONT_INLINE void score_panel_of_pairs(const Eigen::bfloat16* queries, const Eigen::bfloat16* keys,
                                             Index count, float factor, float* scores) {
   using shape = panel_shape<float>;
-  strip_of_pairs sums;
+  strip_of_pairs<P> sums;
   for (Index d = 0; d < count; ++d)
     sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
   sums.for_each([&](auto r, auto n) {
@@ -8918,7 +8916,7 @@ EIGEN_DONT_INLINE void value_panel_of_pairs(const Eigen::bfloat16* weights, cons
                                             Index first, Index last, const float* shrink,
                                             float* sums_in_memory) {
   using shape = panel_shape<float>;
-  strip_of_pairs sums;
+  strip_of_pairs<P> sums;
   for (Index j = first; j < last; ++j)
     sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
   sums.for_each([&](auto r, auto n) {
@@ -9105,7 +9103,7 @@ class bfloat16_decode_operands {
                                                       r == 0 ? &ahead : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<float>(scores + r * shape::tile + keys.first, count) *= factor_;
+      channels_map<sum>(scores + r * shape::tile + keys.first, count) *= factor_;
   }
 
   static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
@@ -9126,7 +9124,7 @@ class bfloat16_decode_operands {
   }
 
   void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
-    channels_map<float>(total, call_.v.head_dim) += const_channels_map<float>(sums, call_.v.head_dim);
+    channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
   }
 
   /// Pages of an odd number of tokens part neighbours.
@@ -10078,6 +10076,7 @@ class integer_decode_operands {
   using call_type = attention_call<float, Turn, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
+  using real = arithmetic<typename call_type::stored>;
 
  public:
   using sum = std::int32_t;
@@ -10129,7 +10128,7 @@ class integer_decode_operands {
                                              r == 0 ? &ahead : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<float>(scores + r * shape::tile + keys.first, count) =
+      channels_map<real>(scores + r * shape::tile + keys.first, count) =
           query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + keys.first, count);
     multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
   }
@@ -10147,7 +10146,7 @@ class integer_decode_operands {
       add_run(kv, begin, keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
-    channels_map<float>(total, call_.v.head_dim) +=
+    channels_map<real>(total, call_.v.head_dim) +=
         weight_scales_[row_of(kv, row)] * as_floats(sums, call_.v.head_dim);
   }
 
@@ -10172,14 +10171,15 @@ class integer_decode_operands {
         add_run(kv, begin, {j, next}, {rows.first + r, 1}, visible_sums_, nullptr);
       }
       if (!equal(softmax.shrink()[r], 1.0f))
-        channels_map<float>(sums + r * channels, channels) *= softmax.shrink()[r];
+        channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
       add_sums(kv, rows.first + r, visible_sums_, sums + r * channels);
     }
   }
 
  private:
-  static auto as_floats(const sum* sums, Index count) {
-    return Eigen::Map<const Eigen::Array<sum, Eigen::Dynamic, 1>>(sums, count).template cast<float>();
+  template <class Integer>
+  static auto as_floats(const Integer* sums, Index count) {
+    return Eigen::Map<const Eigen::Array<Integer, Eigen::Dynamic, 1>>(sums, count).template cast<real>();
   }
 
   Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
@@ -12843,12 +12843,13 @@ inline namespace ROPE_ABI {
 ///
 /// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
 /// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them:
+/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
+/// leave it when this thread goes on:
 ///
-///     std::latch all(pool_size + 1);
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([&] { rope::release_scratch(); all.arrive_and_wait(); });
-///     all.arrive_and_wait();
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
 ///
 /// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
 ///            that such a call has started. Program parts that are compiled for other instruction sets or
@@ -15212,6 +15213,7 @@ class key_turn {
 // Not inline, so that programs can have it compiled once (`extern template`).
 template <class Layout, class T>
 void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
+  if (keys.heads == 0) return;  // a view without elements may be one without memory
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
   // The stride of one head alone may be anything, so it is not added to a pointer.
@@ -15487,6 +15489,12 @@ namespace detail {
 template <class T, class X>
 bool contains(const std::vector<T>& list, const X& x) {
   return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+/// Increasing.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
 }
 
 /// Increasing, each element once.
@@ -15782,6 +15790,7 @@ class axes_rows {
 #define ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
 
 #include <algorithm>  // std::copy_n
+#include <concepts>   // std::same_as
 #include <cstddef>
 #include <cstdint>
 
@@ -15926,8 +15935,8 @@ class head_memory {
   storage<T> channels_;
 };
 
-template <>
-class head_memory<std::int8_t> {
+template <std::same_as<std::int8_t> T>
+class head_memory<T> {
  public:
   head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
 
@@ -20652,7 +20661,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 #ifndef ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
 #define ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
 
-#include <algorithm>  // std::sort, std::lower_bound
+#include <algorithm>  // std::lower_bound
 #include <vector>
 
 
@@ -20683,7 +20692,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
   Index* seen = changed + written;
   written = 0;
   for_each_written([&](Index page) { changed[written++] = page; });
-  std::sort(changed, changed + written);
+  sort(changed, changed + written);
   std::fill(seen, seen + written, Index{0});
   for (Index s = 0; s < pages.sequences(); ++s)
     for (Index block = 0; block * size < pages.length(s); ++block) {
@@ -22309,7 +22318,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::adjacent_find, std::binary_search, std::sort
+#include <algorithm>  // std::adjacent_find, std::binary_search, std::upper_bound
 #include <cstddef>
 #include <functional>  // std::greater_equal
 #include <string>
@@ -22780,8 +22789,8 @@ class model_rope : public model_facts {
                        "model_rope: a layer must not be both without rotation and not known, got ", layer));
     if (groups_.size() == 1) return;  // it serves every layer
     std::vector<std::string_view> names;
-    for (const layer_group& g : groups_) names.emplace_back(g.layer_type);
-    std::sort(names.begin(), names.end());
+    for (const layer_group& g : groups_)
+      names.insert(std::upper_bound(names.begin(), names.end(), g.layer_type), g.layer_type);
     const auto same = std::adjacent_find(names.begin(), names.end());
     if (names.front().empty() || same != names.end())
       ROPE_THROW(std::invalid_argument,
@@ -23574,23 +23583,23 @@ struct derived {
   double softmax_multiplier = 1;
 };
 
-using named_numbers = std::vector<named_number>;
-
-inline void add_numbers(named_numbers& numbers, std::initializer_list<named_number> added) {
+/// Adds to a list of named_number. It and what follows are templates, so that a program that derives nothing
+/// does not compile them.
+void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
   for (const named_number& number : added) numbers.push_back(number);
 }
 
-inline void record(named_numbers& numbers, const linear_scaling& rule, const schedule&) {
+void record(auto& numbers, const linear_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"factor", rule.factor}});
 }
 
-inline void record(named_numbers& numbers, const alpha_scaling& rule, const schedule& original) {
+void record(auto& numbers, const alpha_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
   add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
 }
 
-inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
+void record(auto& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
   auto stretched = original;
   rule.apply(stretched);
   add_numbers(numbers, {{"factor", rule.factor},
@@ -23599,12 +23608,12 @@ inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, cons
                         {"new_base", static_cast<double>(stretched.base)}});
 }
 
-inline void record(named_numbers& numbers, const mixed_ntk_scaling& rule, const schedule&) {
+void record(auto& numbers, const mixed_ntk_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"factor", rule.factor}});
   if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
 }
 
-inline void record(named_numbers& numbers, const yarn_scaling& rule, const schedule& original) {
+void record(auto& numbers, const yarn_scaling& rule, const schedule& original) {
   const auto [low, high] = rule.bounds(original);
   add_numbers(numbers, {{"factor", rule.factor},
                         {"original_max_position", rule.original_max_position},
@@ -23614,14 +23623,14 @@ inline void record(named_numbers& numbers, const yarn_scaling& rule, const sched
                         {"high", static_cast<double>(high)}});
 }
 
-inline void record(named_numbers& numbers, const longrope_scaling& rule, const schedule&) {
+void record(auto& numbers, const longrope_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"original_max_position", rule.original_max_position},
                         {"max_position", rule.max_position},
                         {"length", rule.length},
                         {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
 }
 
-inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
+void record(auto& numbers, const llama3_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"factor", rule.factor},
                         {"low_freq_factor", rule.low_freq_factor},
                         {"high_freq_factor", rule.high_freq_factor},
@@ -23630,11 +23639,11 @@ inline void record(named_numbers& numbers, const llama3_scaling& rule, const sch
                         {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
 }
 
-inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {
+void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
 }
 
-inline void record(named_numbers&, const pair_factor_scaling&, const schedule&) {}
+void record(auto&, const pair_factor_scaling&, const schedule&) {}
 
 /// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
 template <class... Rules>
@@ -24353,7 +24362,7 @@ struct weighted_yarn {
   }
 };
 
-inline void record(named_numbers& numbers, const weighted_yarn& rule, const schedule& original) {
+void record(auto& numbers, const weighted_yarn& rule, const schedule& original) {
   record(numbers, rule.yarn, original);
   numbers.push_back({"ext_factor", rule.ext_factor});
 }
@@ -24368,7 +24377,7 @@ struct magnified_linear {
   }
 };
 
-inline void record(named_numbers& numbers, const magnified_linear& rule, const schedule&) {
+void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
@@ -24384,7 +24393,7 @@ struct ggml_pair_factors {
   }
 };
 
-inline void record(named_numbers&, const ggml_pair_factors&, const schedule&) {}
+void record(auto&, const ggml_pair_factors&, const schedule&) {}
 
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -24627,6 +24636,258 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
 
 #include <string_view>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_RECORD_RULES_HPP
+#define ROPE_MODELS_DETAIL_RECORD_RULES_HPP
+
+#include <cstddef>
+#include <string_view>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+
+#include <string_view>
+
+
+/// What a record of hugging_face_records.hpp can say about an architecture.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What the products of queries and keys are multiplied by before the softmax.
+enum class score_scale {
+  inverse_root,           // 1 / sqrt(head_dim)
+  half_head,              // 1 / sqrt(head_dim / 2)
+  query_pre_attn_scalar,  // 1 / sqrt(that key)
+  attention_multiplier,   // that key
+  key_multiplier,         // that key / sqrt(head_dim)
+  qk_scale_factor,        // that key / sqrt(head_dim)
+  one
+};
+
+/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+enum class which_slide {
+  by_type,                       // those of other_type, by full_every
+  every,                         // all of them
+  from_max_window_layers,        // those from that layer on
+  even_below_max_window_layers,  // those of even number before that layer
+  without_rope,                  // those that do not rotate
+  not_known
+};
+
+/// What a window counts: tokens up to the query's own; those of both its sides; these only where a file says
+/// that tokens see both; or chunks of the sequence, for layers that rotate, and the others see all tokens.
+enum class window_span { back, both_sides, both_sides_if_asked, chunks };
+
+/// What multiplies queries more and more along the sequence.
+enum class query_growth {
+  none,
+  temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
+  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
+  log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
+};
+
+/// How the keys of a file make groups of layers.
+enum class dictionary_form {
+  one_or_by_type,  // one rope dictionary, or one per layer type
+  per_type,        // one per layer type; the class reads no other form
+  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
+                 // last of a type counts, and rope_scaling for those that attend fully
+  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
+                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
+};
+
+struct hugging_face_record {
+  std::string_view architecture;  // as plain_architecture spells it
+  layout_kind layout = layout_kind::half_split;
+  double base = 10000;    // 0: no source is known, so a file must give it
+  double local_base = 0;  // of sliding layers, where they have one of their own
+  double partial_rotary_factor = 1;
+  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
+  // in a file of the text model alone.
+  Index nested_head_dim = 0;
+  double nested_base = 0, nested_window = 0;
+  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
+  bool last_channels = false;   // the channels that turn come last in a head
+  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  bool even_channels = false;   // an odd share of a head is rounded down
+  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
+  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
+  // The types of layers: those of full_type attend to all tokens.
+  std::string_view full_type = "full_attention", other_type = "sliding_attention";
+  bool others_attend = true;        // false: layers of all other types have no attention
+  std::string_view full_list = {};  // the key that has the numbers of those of full_type
+  dictionary_form form = dictionary_form::one_or_by_type;
+  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
+  // share of the channels, for other_type local_base and other_factor.
+  double filled_base = 0, filled_factor = 1, other_factor = 1;
+  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
+  Index full_every = 0, full_offset = 0;
+  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;     // layer 0 attends fully too
+  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool last_full = false;      // the last layer attends fully where no other does
+  bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
+  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
+  window_span window = window_span::back;
+  Index max_window_layers = 0;  // 0: not known
+  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
+  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
+  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
+  score_scale scale = score_scale::inverse_root;
+  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
+  double softcap = 0;       // of attn_logit_softcapping
+  query_growth queries = query_growth::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  which_slide slides = which_slide::by_type;
+  bool slides_if_asked = false;    // only with use_sliding_window
+  bool causal = true;              // false: an encoder
+  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
+  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
+  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
+  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
+  bool xdrope = false;             // an older name of mrope_section is xdrope_section
+  bool backwards = false;          // turns by minus the position
+  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
+  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
+  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
+  std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view note = {};  // what its layers do that a description has no word for: a warning
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+
+/// Which fields of a record mean something only beside others. A record that breaks a rule says something
+/// that no file can make visible, so no test could see whether it is right: the tables do not compile then.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
+constexpr bool is_one(double x) { return is_zero(x - 1); }
+
+/// The first rule that is broken; empty where all are kept.
+constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
+  const bool per_type = r.form == dictionary_form::per_type,
+             compressed = r.form == dictionary_form::compressed,
+             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
+             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
+  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
+                            r.scale == score_scale::attention_multiplier ||
+                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
+  if (!is_zero(r.filled_base) && !per_type && !compressed)
+    return "filled_base is of dictionaries per_type or compressed";
+  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
+    return "filled_factor and other_factor are of dictionaries per_type";
+  if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
+    return "layers of compressed keys attend fully nowhere";
+  if ((r.full_offset > 0 || r.last_full) && !mixed)
+    return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
+    return "last_full is for patterns that a short model may end without a layer that attends fully";
+  if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
+    return "first_full is for patterns whose first layer does not attend fully anyway";
+  if (r.from_end && !mixed && r.no_rope_every == 0)
+    return "from_end is of a pattern of layers, or of those that do not rotate";
+  if (r.dense_first && !mixed && r.full_rotate)
+    return "dense_first is of a pattern of layers, or of layers that would not rotate";
+  if ((r.slides != which_slide::by_type || r.slides_if_asked || slides || r.window != window_span::back) &&
+      !r.others_attend)
+    return "where the other layers do not attend none slides";
+  if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
+    return "how far an encoder looks back is not told by a window";
+  if (r.slides != which_slide::by_type && compressed) return "layers of compressed keys always have types";
+  if (!r.full_list.empty() && r.others_attend)
+    return "full_list is read where the other layers do not attend";
+  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
+    return "no layer is given other_type, and every type but full_type attends to nothing";
+  if (r.turns_word != "rope" && r.turns_if.empty()) return "turns_word is what the key turns_if must be";
+  if (!is_zero(r.scale_number) && !scale_of_key)
+    return "scale_number is the default of the key that scale names";
+  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
+      r.slides != which_slide::even_below_max_window_layers)
+    return "max_window_layers is where layers begin or end to slide";
+  if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
+    return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
+  if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
+    return "own_rule is of a class that does without a rope dictionary";
+  if (r.mrope_time_last && (r.mrope_spread || r.mrope_side > 0))
+    return "mrope_time_last has an order of axes, and sections, of its own";
+  return {};
+}
+
+/// Whether a record says nothing beside its name and that it does not rotate.
+constexpr bool says_nothing(const gguf_record& r) {
+  const gguf_record silent;
+  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
+         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
+         r.fixed_window == 0 && r.period_layers == 0 && r.full_rotate && r.sliding == silent.sliding &&
+         r.window == silent.window && r.causal && !r.sink_logits && r.attends_every == 0 &&
+         r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections && !r.interleaved_sections &&
+         r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
+         r.temperature == silent.temperature && r.indexer == silent.indexer &&
+         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
+         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
+         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
+         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
+}
+
+constexpr std::string_view broken_rule_of(const gguf_record& r) {
+  if (!r.rotates && !says_nothing(r)) return "the file of an architecture that does not rotate is refused";
+  if (r.attends_every == 1) return "0 says that every layer attends";
+  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
+  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
+  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
+  if (r.half_split_sections && r.layout == layout_kind::half_split)
+    return "half_split_sections is for a layout that is not half_split anyway";
+  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
+  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
+                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
+    return "where no layer is scaled there is no scaling to tell about";
+  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
+    return "scores_grow multiplies the scale of inverse_root";
+  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
+    return "wide_layers is of the scale of inverse_root";
+  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
+    return "a pattern that must be there has no default, and is no number alone";
+  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
+    return "full_first is of a number for a pattern";
+  if (r.compressed && (r.period > 0 || r.full_first || r.needs_window || r.needs_swa_base ||
+                       r.window != window_kind::back || r.sliding != sliding_rule::not_known))
+    return "layers of compressed keys, and those that slide among them, have a list of their own";
+  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
+                           r.sliding == sliding_rule::same))
+    return "needs_swa_base is of layers that slide with a base of their own";
+  return {};
+}
+
+/// Whether every record of a table keeps the rules.
+template <class Record, std::size_t count>
+constexpr bool keep_the_rules(const Record (&records)[count]) {
+  for (const Record& record : records)
+    if (!broken_rule_of(record).empty()) return false;
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP
 
 /// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
 /// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
@@ -24637,8 +24898,10 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const gguf_record* gguf_record_of(std::string_view architecture) {
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, as
+/// hugging_face_record_of.
+template <class Record = gguf_record>
+const Record* gguf_record_of(std::string_view architecture) {
   using enum indexer_turn;
   using enum layout_kind;
   using enum sliding_rule;
@@ -24647,7 +24910,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum window_kind;
   using enum log_multiplier;
   using enum pattern_form;
-  static constexpr gguf_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
       {.architecture = "apertus"},
       {.architecture = "arcee", .layout = interleaved},
@@ -24888,7 +25151,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "wavtokenizer-dec", .rotates = false},
       {.architecture = "xverse", .layout = interleaved},
   };
-  for (const gguf_record& record : records)
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
@@ -25366,7 +25630,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::min, std::none_of, std::sort, std::unique
+#include <algorithm>  // std::binary_search, std::min, std::none_of
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -25395,131 +25659,6 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #include <utility>
 #include <vector>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
-
-#include <string_view>
-
-
-/// What a record of hugging_face_records.hpp can say about an architecture.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// What the products of queries and keys are multiplied by before the softmax.
-enum class score_scale {
-  inverse_root,           // 1 / sqrt(head_dim)
-  half_head,              // 1 / sqrt(head_dim / 2)
-  query_pre_attn_scalar,  // 1 / sqrt(that key)
-  attention_multiplier,   // that key
-  key_multiplier,         // that key / sqrt(head_dim)
-  qk_scale_factor,        // that key / sqrt(head_dim)
-  one
-};
-
-/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
-enum class which_slide {
-  by_type,                       // those of other_type, by full_every
-  every,                         // all of them
-  from_max_window_layers,        // those from that layer on
-  even_below_max_window_layers,  // those of even number before that layer
-  without_rope,                  // those that do not rotate
-  not_known
-};
-
-/// What a window counts: tokens up to the query's own; those of both its sides; these only where a file says
-/// that tokens see both; or chunks of the sequence, for layers that rotate, and the others see all tokens.
-enum class window_span { back, both_sides, both_sides_if_asked, chunks };
-
-/// What multiplies queries more and more along the sequence.
-enum class query_growth {
-  none,
-  temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
-  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
-  log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
-};
-
-/// How the keys of a file make groups of layers.
-enum class dictionary_form {
-  one_or_by_type,  // one rope dictionary, or one per layer type
-  per_type,        // one per layer type; the class reads no other form
-  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
-  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
-                 // last of a type counts, and rope_scaling for those that attend fully
-  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
-                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
-};
-
-struct hugging_face_record {
-  std::string_view architecture;  // as plain_architecture spells it
-  layout_kind layout = layout_kind::half_split;
-  double base = 10000;    // 0: no source is known, so a file must give it
-  double local_base = 0;  // of sliding layers, where they have one of their own
-  double partial_rotary_factor = 1;
-  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
-  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
-  // in a file of the text model alone.
-  Index nested_head_dim = 0;
-  double nested_base = 0, nested_window = 0;
-  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
-  bool last_channels = false;   // the channels that turn come last in a head
-  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
-  bool even_channels = false;   // an odd share of a head is rounded down
-  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
-  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
-  // The types of layers: those of full_type attend to all tokens.
-  std::string_view full_type = "full_attention", other_type = "sliding_attention";
-  bool others_attend = true;        // false: layers of all other types have no attention
-  std::string_view full_list = {};  // the key that has the numbers of those of full_type
-  dictionary_form form = dictionary_form::one_or_by_type;
-  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
-  // share of the channels, for other_type local_base and other_factor.
-  double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
-  Index full_every = 0, full_offset = 0;
-  bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
-  bool first_full = false;     // layer 0 attends fully too
-  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
-                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool last_full = false;      // the last layer attends fully where no other does
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
-  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
-  window_span window = window_span::back;
-  Index max_window_layers = 0;  // 0: not known
-  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
-  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
-  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
-  score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
-  double softcap = 0;       // of attn_logit_softcapping
-  query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;    // only with use_sliding_window
-  bool causal = true;              // false: an encoder
-  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
-  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
-  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
-  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
-  bool xdrope = false;             // an older name of mrope_section is xdrope_section
-  bool backwards = false;          // turns by minus the position
-  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
-  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
-  std::string_view turns_if = {}, turns_word = "rope";
-  std::string_view note = {};  // what its layers do that a description has no word for: a warning
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
 #define ROPE_MODELS_DETAIL_JSON_READER_HPP
@@ -26137,16 +26276,16 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// nullptr where there is none.
-inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view architecture) {
+template <class Record>
+const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
-  static constexpr hugging_face_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "bamba",
        .partial_rotary_factor = 0.5,
        .other_type = "linear_attention",
        .others_attend = false,
        .full_list = "attn_layer_indices"},
       {.architecture = "granitemoehybrid",
-       .other_type = "linear_attention",
        .others_attend = false,
        .scale = attention_multiplier,
        .scale_number = 1,
@@ -26207,7 +26346,8 @@ inline const hugging_face_record* hugging_face_hybrid_record_of(std::string_view
        .scale = half_head,
        .turns_if = "use_mem_rope"},
   };
-  for (const hugging_face_record& record : records)
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
@@ -26225,12 +26365,13 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// nullptr where there is none.
-inline const hugging_face_record* hugging_face_layered_record_of(std::string_view architecture) {
+template <class Record>
+const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum dictionary_form;
   using enum layout_kind;
   using enum score_scale;
   using enum which_slide;
-  static constexpr hugging_face_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "afmoe",
        .head_dim = 128,
        .full_every = 4,
@@ -26282,6 +26423,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_head_dim = 512,
        .full_every = 6,
        .full_offset = 5,
+       .ends_full = true,
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
        .scale = one,
@@ -26332,6 +26474,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_head_dim = 512,
        .full_every = 6,
        .full_offset = 5,
+       .ends_full = true,
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
        .scale = one,
@@ -26341,6 +26484,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_head_dim = 512,
        .full_every = 6,
        .full_offset = 5,
+       .ends_full = true,
        .sliding_window = 1024,
        .window = window_span::both_sides_if_asked,
        .scale = one,
@@ -26490,9 +26634,10 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .other_factor = 0.5,
        .full_every = 1},
   };
-  for (const hugging_face_record& record : records)
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
-  return hugging_face_hybrid_record_of(architecture);
+  return hugging_face_hybrid_record_of<Record>(architecture);
 }
 
 }  // namespace detail
@@ -26511,14 +26656,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, so
+/// that a compiler checks and evaluates the records only in programs that import a model.
+template <class Record = hugging_face_record>
+const Record* hugging_face_record_of(std::string_view architecture) {
   using enum indexer_turn;
   using enum layout_kind;
   using enum query_growth;
   using enum score_scale;
   using enum which_slide;
-  static constexpr hugging_face_record records[] = {
+  static constexpr Record records[] = {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
       {.architecture = "aria"},
@@ -26741,9 +26888,10 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "xcodec2", .head_dim = 64},
       {.architecture = "youtu", .layout = interleaved},
   };
-  for (const hugging_face_record& record : records)
+  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  for (const Record& record : records)
     if (record.architecture == architecture) return &record;
-  return hugging_face_layered_record_of(architecture);
+  return hugging_face_layered_record_of<Record>(architecture);
 }
 
 }  // namespace detail
@@ -26782,11 +26930,12 @@ struct refused_architecture {
 /// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
 ///
 /// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
-inline const refused_architecture* refused_architecture_of(std::string_view architecture) {
+template <class Refused = refused_architecture>
+const Refused* refused_architecture_of(std::string_view architecture) {
   using enum refusal;
   constexpr std::string_view columns_first =
       "rope_vit_axial_frequencies, with the base of the file, for interleaved channels";
-  static constexpr refused_architecture refused[] = {
+  static constexpr Refused refused[] = {
       {.architecture = "blt",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
@@ -26878,7 +27027,7 @@ inline const refused_architecture* refused_architecture_of(std::string_view arch
       {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
       {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
   };
-  for (const refused_architecture& one : refused)
+  for (const Refused& one : refused)
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
@@ -27079,7 +27228,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::count_if
+#include <algorithm>  // std::count_if, std::none_of
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
@@ -27875,29 +28024,37 @@ class hugging_face_groups {
     const auto bases = layer_bases_of(
         text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
     if (!bases) return false;
-    std::vector<std::pair<std::string, double>> kinds;  // without those that do not turn
+    struct kind {
+      std::string type;
+      double base;
+    };
+    std::vector<kind> kinds;  // without those that do not turn
     std::vector<double> distinct;
     layers.resize(bases->size());
     for (std::size_t i = 0; i < bases->size(); ++i) {
-      const std::pair<std::string, double> kind(layers[i], (*bases)[i]);
-      if (detail::equal(kind.second, 0)) continue;
-      if (!contains(kinds, kind)) kinds.push_back(kind);
-      if (!contains(distinct, kind.second)) distinct.push_back(kind.second);
+      const double base = (*bases)[i];
+      if (detail::equal(base, 0)) continue;
+      if (std::none_of(kinds.begin(), kinds.end(), [&](const kind& other) {
+            return other.type == layers[i] && detail::equal(other.base, base);
+          }))
+        kinds.push_back({layers[i], base});
+      if (!contains(distinct, base)) distinct.push_back(base);
     }
     if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
     if (distinct.size() == 1) {
       maker_.add("", given, path, {.overruling_base = distinct.front()});
       return true;
     }
-    for (const auto& kind : kinds) {
-      const auto same_type = [&](const auto& other) { return other.first == kind.first; };
-      std::string name = kind.first;
+    for (const auto& [type, base] : kinds) {
+      const std::string& of = type;
+      const auto same_type = [&](const kind& other) { return other.type == of; };
+      std::string name = type;
       if (!name.empty()) check_name(name, text_.path() + "layer_types");
       if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
-        name += (name.empty() ? "base " : ", base ") + exact_digits(kind.second);
-      maker_.add(name, given, path, {.overruling_base = kind.second});
+        name += (name.empty() ? "base " : ", base ") + exact_digits(base);
+      maker_.add(name, given, path, {.overruling_base = base});
       for (std::size_t i = 0; i < layers.size(); ++i)
-        if (layers[i] == kind.first && detail::equal((*bases)[i], kind.second)) layers[i] = name;
+        if (layers[i] == type && detail::equal((*bases)[i], base)) layers[i] = name;
     }
     return true;
   }
@@ -27989,6 +28146,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"_sliding_window_pattern", periods},
       {"attn_config", " dbrx "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
+      {"full_attention_interval", " qwen35 qwen35moe qwen3next "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
@@ -28117,8 +28275,7 @@ class hugging_face_importer {
           add_inner_keys(part, reader->path() + key + ".", "", keys);
       });
     }
-    std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    sort_distinct(keys);
     for (const std::string& key : keys) warn(key + " is not understood and has no effect");
   }
 
@@ -28150,6 +28307,7 @@ class hugging_face_importer {
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
                         (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    end_with_full_layer();
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
     model_.causal = is_causal(text_, defaults_);
@@ -28169,6 +28327,15 @@ class hugging_face_importer {
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
+  }
+
+  /// Some classes take the last layer for one that attends fully.
+  void end_with_full_layer() {
+    if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
+    model_.layers.back() = defaults_.full_type;
+    if (text_.has("layer_types"))
+      warn(text_.path() + "layer_types: the class of " + model_.architecture +
+           " takes the last layer for one of " + model_.layers.back());
   }
 
   /// Names the window of the class, where the file has none and layers slide.
@@ -28392,7 +28559,8 @@ class model_tables {
       ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
                                                     table_of_group_.size(), "), got ", group));
     const auto at = static_cast<std::size_t>(group);
-    return tables_[table_of_group_[at]].at_channel(model_.groups()[at].first_channel);
+    return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
+        model_.groups()[at].first_channel);
   }
 
  private:
@@ -28416,13 +28584,13 @@ class model_tables {
             if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
         return true;
       });
-      table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
+      table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));
     }
   }
 
   model_rope model_;
-  std::vector<std::size_t> table_of_group_;
+  std::vector<Index> table_of_group_;
   std::vector<frequency_table<S>> tables_;
 };
 
