@@ -3,6 +3,7 @@
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 
 #include <cctype>  // std::tolower
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,17 @@ struct key_of_few {
   const char* key;
   std::string_view readers;
 };
+
+/// Those whose classes read use_bidirectional_attention: whether queries see what comes after them.
+inline constexpr std::string_view look_ahead_if_asked =
+    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified ";
+
+/// Whether a word stands in such a list.
+constexpr bool is_listed(std::string_view list, std::string_view word) {
+  for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
+    if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
+  return false;
+}
 
 /// The keys that change a description, and that the class of the architecture does not read.
 ///
@@ -52,13 +64,12 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
       {"sliding_window_pattern", periods},
-      {"use_bidirectional_attention", " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified "},
+      {"use_bidirectional_attention", look_ahead_if_asked},
   };
   std::vector<std::string> hidden;
   if (record.architecture.empty()) return hidden;
-  const std::string name = " " + std::string(record.architecture) + " ";
   for (const key_of_few& one : keys)
-    if (one.readers.find(name) == std::string_view::npos) hidden.emplace_back(one.key);
+    if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;

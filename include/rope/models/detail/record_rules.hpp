@@ -7,6 +7,7 @@
 
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 
 /// Which fields of a record mean something only beside others. A record that breaks a rule says something
@@ -49,6 +50,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "where the other layers do not attend none slides";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
     return "how far an encoder looks back is not told by a window";
+  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
+    return "both_sides_if_asked is of classes that read the key that asks";
   if (r.slides != which_slide::by_type && compressed) return "layers of compressed keys always have types";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
