@@ -24644,6 +24644,16 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
 #include <string_view>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+
+#include <cctype>  // std::tolower
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
 
@@ -24770,6 +24780,90 @@ struct hugging_face_record {
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
 
+/// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A key, and the architectures whose classes read it, with a blank on either side of each.
+struct key_of_few {
+  const char* key;
+  std::string_view readers;
+};
+
+/// Those whose classes read use_bidirectional_attention: whether queries see what comes after them.
+inline constexpr std::string_view look_ahead_if_asked =
+    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified ";
+
+/// Whether a word stands in such a list.
+constexpr bool is_listed(std::string_view list, std::string_view word) {
+  for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
+    if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
+  return false;
+}
+
+/// The keys that change a description, and that the class of the architecture does not read.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
+/// that bring their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
+  static constexpr std::string_view periods =
+      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
+  static constexpr key_of_few keys[] = {
+      {"_sliding_window_pattern", periods},
+      {"attn_config", " dbrx "},
+      {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
+      {"full_attention_interval", " qwen35 qwen35moe qwen3next "},
+      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
+      {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
+      {"global_rope_theta", " modernbert modernbertdecoder "},
+      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
+      {"local_attention", " modernbert modernbertdecoder "},
+      {"local_rope_theta", " modernbert modernbertdecoder "},
+      {"no_rope_layer_interval", " llama4 smollm3 "},
+      {"no_rope_layers", " llama4 smollm3 "},
+      {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
+      {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
+      {"rope_pct", " stablelm "},
+      {"rope_ratio", " chatglm "},
+      {"rotary_dim", " codegen gptj minimax "},
+      {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
+      {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
+      {"sliding_window_pattern", periods},
+      {"use_bidirectional_attention", look_ahead_if_asked},
+  };
+  std::vector<std::string> hidden;
+  if (record.architecture.empty()) return hidden;
+  for (const key_of_few& one : keys)
+    if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+  if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  return hidden;
+}
+
+/// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
+/// other things have such a word in them.
+inline bool speaks_of_rope(std::string_view key) {
+  std::string name;
+  for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  for (const std::string other : {"propert", "europe"})
+    for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
+      name.replace(at, other.size(), "_");
+  for (const char* word : {"rope", "rotary", "theta", "scal", "softcap", "nope", "logn", "temperature",
+                           "multiplier", "partial", "alibi", "window"})
+    if (name.find(word) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+
 /// Which fields of a record mean something only beside others. A record that breaks a rule says something
 /// that no file can make visible, so no test could see whether it is right: the tables do not compile then.
 
@@ -24810,6 +24904,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "where the other layers do not attend none slides";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
     return "how far an encoder looks back is not told by a window";
+  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
+    return "both_sides_if_asked is of classes that read the key that asks";
   if (r.slides != which_slide::by_type && compressed) return "layers of compressed keys always have types";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
@@ -28113,89 +28209,6 @@ class hugging_face_groups {
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-
-#include <cctype>  // std::tolower
-#include <string>
-#include <string_view>
-#include <vector>
-
-
-/// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A key, and the architectures whose classes read it, with a blank on either side of each.
-struct key_of_few {
-  const char* key;
-  std::string_view readers;
-};
-
-/// The keys that change a description, and that the class of the architecture does not read.
-///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
-/// that bring their own classes (ChatGLM, Qwen, MiniMax), their configuration files
-inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
-  static constexpr std::string_view periods =
-      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
-  static constexpr key_of_few keys[] = {
-      {"_sliding_window_pattern", periods},
-      {"attn_config", " dbrx "},
-      {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
-      {"full_attention_interval", " qwen35 qwen35moe qwen3next "},
-      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
-      {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
-      {"global_rope_theta", " modernbert modernbertdecoder "},
-      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
-      {"local_attention", " modernbert modernbertdecoder "},
-      {"local_rope_theta", " modernbert modernbertdecoder "},
-      {"no_rope_layer_interval", " llama4 smollm3 "},
-      {"no_rope_layers", " llama4 smollm3 "},
-      {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
-      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
-      {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
-      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
-      {"rope_pct", " stablelm "},
-      {"rope_ratio", " chatglm "},
-      {"rotary_dim", " codegen gptj minimax "},
-      {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
-      {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
-      {"sliding_window_pattern", periods},
-      {"use_bidirectional_attention", " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified "},
-  };
-  std::vector<std::string> hidden;
-  if (record.architecture.empty()) return hidden;
-  const std::string name = " " + std::string(record.architecture) + " ";
-  for (const key_of_few& one : keys)
-    if (one.readers.find(name) == std::string_view::npos) hidden.emplace_back(one.key);
-  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
-  if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
-  return hidden;
-}
-
-/// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
-/// other things have such a word in them.
-inline bool speaks_of_rope(std::string_view key) {
-  std::string name;
-  for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  for (const std::string other : {"propert", "europe"})
-    for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
-      name.replace(at, other.size(), "_");
-  for (const char* word : {"rope", "rotary", "theta", "scal", "softcap", "nope", "logn", "temperature",
-                           "multiplier", "partial", "alibi", "window"})
-    if (name.find(word) != std::string::npos) return true;
-  return false;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 
 /// Puts the description of a model together from its config.json: groups of layers first, then which layer is
 /// in which.
