@@ -24906,7 +24906,12 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "how far an encoder looks back is not told by a window";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
     return "both_sides_if_asked is of classes that read the key that asks";
-  if (r.slides != which_slide::by_type && compressed) return "layers of compressed keys always have types";
+  const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
+  if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
+    return "layers that always have types, chunks or another sequence to look at do not slide by another "
+           "rule";
+  if (r.window == window_span::chunks && always_types)
+    return "chunks are of layers that rotate, whatever their types are";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
