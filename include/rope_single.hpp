@@ -25429,6 +25429,7 @@ class gguf_importer {
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = gguf_layer_count(reader_, model_.warnings);
+    if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
