@@ -28,20 +28,21 @@
 // the answer leaves its type. The suite that runs this file under -fsanitize=undefined is the half of the law
 // that the results alone cannot show.
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ROPE_TEST_ADDRESS_SANITIZER 1
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ROPE_TEST_OWN_ALLOCATOR 1
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ROPE_TEST_ADDRESS_SANITIZER 1
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ROPE_TEST_OWN_ALLOCATOR 1
 #endif
 #endif
-#if !defined(ROPE_TEST_ADDRESS_SANITIZER)
-#define ROPE_TEST_ADDRESS_SANITIZER 0
+#if !defined(ROPE_TEST_OWN_ALLOCATOR)
+#define ROPE_TEST_OWN_ALLOCATOR 0
 #endif
 
 namespace {
 
-constexpr bool address_sanitizer = ROPE_TEST_ADDRESS_SANITIZER == 1;
+/// The address and the thread sanitizer stop the program where std::bad_alloc is the answer.
+constexpr bool own_allocator = ROPE_TEST_OWN_ALLOCATOR == 1;
 
 using namespace rope;
 using ids = std::vector<std::int64_t>;
@@ -261,8 +262,7 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
     const auto largest = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
     // What lies between is a matter of memory, which this law does not ask for.
     if (last >= first && !narrow && distance <= largest && distance < std::uint64_t{1} << 44) continue;
-    // The address sanitizer stops the program where std::bad_alloc is the answer.
-    if (address_sanitizer && last >= first && !narrow) continue;
+    if (own_allocator && last >= first && !narrow) continue;
     CAPTURE(sample, first, last);
     const auto made = [&](const auto& make) {
       std::int64_t from = first, to = last;
