@@ -22318,7 +22318,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::adjacent_find, std::binary_search, std::upper_bound
+#include <algorithm>  // std::adjacent_find, std::binary_search, std::sort
 #include <cstddef>
 #include <functional>  // std::greater_equal
 #include <string>
@@ -22789,8 +22789,8 @@ class model_rope : public model_facts {
                        "model_rope: a layer must not be both without rotation and not known, got ", layer));
     if (groups_.size() == 1) return;  // it serves every layer
     std::vector<std::string_view> names;
-    for (const layer_group& g : groups_)
-      names.insert(std::upper_bound(names.begin(), names.end(), g.layer_type), g.layer_type);
+    for (const layer_group& g : groups_) names.emplace_back(g.layer_type);
+    std::sort(names.begin(), names.end());
     const auto same = std::adjacent_find(names.begin(), names.end());
     if (names.front().empty() || same != names.end())
       ROPE_THROW(std::invalid_argument,
