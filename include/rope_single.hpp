@@ -10076,7 +10076,7 @@ class integer_decode_operands {
   using call_type = attention_call<float, Turn, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
-  using real = arithmetic<typename call_type::stored>;
+  using real = arithmetic<typename call_type::stored>;  // float, by a name that waits for the call
 
  public:
   using sum = std::int32_t;
@@ -15491,7 +15491,7 @@ bool contains(const std::vector<T>& list, const X& x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
-/// Increasing.
+/// Increasing. For pointers of a known type too: std::sort named there is compiled in every program.
 template <class T>
 void sort(T* first, T* last) {
   std::sort(first, last);

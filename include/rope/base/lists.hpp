@@ -21,7 +21,7 @@ bool contains(const std::vector<T>& list, const X& x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
-/// Increasing.
+/// Increasing. For pointers of a known type too: std::sort named there is compiled in every program.
 template <class T>
 void sort(T* first, T* last) {
   std::sort(first, last);

@@ -38,7 +38,7 @@ class integer_decode_operands {
   using call_type = attention_call<float, Turn, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
-  using real = arithmetic<typename call_type::stored>;
+  using real = arithmetic<typename call_type::stored>;  // float, by a name that waits for the call
 
  public:
   using sum = std::int32_t;
