@@ -59,10 +59,12 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
       (prefetch_line(next + n * line_bytes), ...);
-      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
-       ...);
       next += count * line_bytes;
-      again += line_bytes;
+      if (again != 0) {
+        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
+         ...);
+        again += line_bytes;
+      }
     }
     for (Index p = 0; p < line; p += 2 * L) multiply(d + p);
   }
@@ -157,10 +159,9 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto request = [&](int tokens) {
     for (int token = 0; ahead != nullptr && token < tokens; ++token) {
       const std::uintptr_t next = ahead->take(Index(bytes));
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
-        prefetch_line(next + line);
-        prefetch_line(again.address + line);
-      }
+      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
+      if (again.address == 0) continue;
+      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
       again.advance(1);
     }
   };

@@ -23,9 +23,11 @@
 /// is loaded serves several products. The keys of a block are read side by side, and the tokens of one head
 /// may be far from each other: neither is an order in which a processor fetches ahead. So the order of memory
 /// is separate from the order of work. While one part is worked on, the next one is asked for line by line in
-/// the order of memory; a processor may drop such requests, so each line is asked for again a few tokens
-/// before its use. (Zen 4, DRAM, one thread: 0.65 of a plain read without requests where the heads of a token
-/// are neighbours, 0.82 with those in the order of memory, 0.95 and more with both; real loads instead: 0.4.)
+/// the order of memory. A processor may drop such requests, so where the tokens of a head are neighbours each
+/// line is asked for again a few tokens before its use. (Zen 5, one thread, 4 queries of each head: a step
+/// over 4096 keys takes 1.2 times as long without the second request; where the heads of a token are
+/// neighbours it costs more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the
+/// time on Zen 4.)
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -40,10 +42,9 @@ inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
 inline constexpr Index line_bytes = 64;
 
-/// Asks for the line at an address, which need not be inside an allocation, into the cache behind the
-/// nearest.
+/// Asks for the line at an address, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
-  prefetch_after<false>(static_cast<const char*>(nullptr), address);
+  prefetch_after(static_cast<const char*>(nullptr), address);
 }
 
 /// The address of x[channels], which need not be inside an allocation.
@@ -55,9 +56,9 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 /// The addresses to ask for again, one token after the other: those of the present rows, then those of what
 /// is read after them.
 struct requests_again {
-  std::uintptr_t address = 0;
-  Index stride = 0;  // bytes from token to token
-  Index left = 0;    // tokens until `next`; 0 where there is none
+  std::uintptr_t address = 0;  // 0: nothing is asked for again
+  Index stride = 0;            // bytes from token to token
+  Index left = 0;              // tokens until `next`; 0 where there is none
   std::uintptr_t next = 0;
   Index next_stride = 0;
 
@@ -76,7 +77,7 @@ struct requests_again {
 class stream_ahead {
  public:
   stream_ahead() = default;
-  /// \param tokens  before its use that a line is asked for again
+  /// \param tokens  before its use that a line is asked for again; 0: it is not
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
@@ -95,6 +96,7 @@ class stream_ahead {
   /// What to ask for again while the `count` present `rows` are worked on, from channel `offset` of a row.
   template <class X>
   EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count, Index offset) const {
+    if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
     const std::uintptr_t next = first_ + static_cast<std::uintptr_t>(offset * Index(sizeof(X)));
     if (left <= 0) return {.address = next - static_cast<std::uintptr_t>(left * stride), .stride = stride};
@@ -160,9 +162,11 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
       (prefetch_line(next + n * line_bytes), ...);
-      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))), ...);
       next += count * line_bytes;
-      again += line_bytes;
+      if (again != 0) {
+        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))), ...);
+        again += line_bytes;
+      }
     }
     for (Index p = 0; p < line; p += L) multiply(d + p);
   }
@@ -237,11 +241,11 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     for (Index j = 0; j < run.count; ++j, ++weights, value += run.rows.stride) {
       if (asks) {
         const std::uintptr_t next = run.ahead->take(bytes);
-        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
-          prefetch_line(next + line);
-          prefetch_line(again.address + line);
+        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
+        if (again.address != 0) {
+          for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
+          again.advance(1);
         }
-        again.advance(1);
       }
       step(value, std::make_index_sequence<std::size_t(rows)>{},
            std::make_index_sequence<std::size_t(packets)>{});

@@ -271,14 +271,12 @@ EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   }
 }
 
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation: into the nearest
-/// cache, or into the one behind it, which leaves the few slots for misses of the nearest cache to loads.
-template <bool nearest = true, class T>
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0,
-                     nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
 #else
   Eigen::internal::prefetch(target);
 #endif
