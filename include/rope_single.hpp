@@ -930,14 +930,12 @@ EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   }
 }
 
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation: into the nearest
-/// cache, or into the one behind it, which leaves the few slots for misses of the nearest cache to loads.
-template <bool nearest = true, class T>
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0,
-                     nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
 #else
   Eigen::internal::prefetch(target);
 #endif
@@ -7076,17 +7074,19 @@ class rotation {
     if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
-    // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
-    // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
-    // help.
-    constexpr Index cached_bytes = Index{1} << 18;
-    streams_ = bytes() > cached_bytes;
+    streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
+    // Two regular streams need no help: where the heads of a token are next to each other, asking for data
+    // ahead of time made prefill slower (0.97 -> 0.76 of the limit on Zen 4). Four heads side by side, or one
+    // and its table, are helped where they come from memory (0.53 -> 0.98 and 0.69 -> 1.0 on Zen 5).
+    if ((x_.heads == 1 || !is_token_major()) && bytes() >= Index{1} << 24)
+      tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
   }
 
   /// Tokens of the batch, laid end to end.
   Index tokens() const { return x_.batch * x_.tokens; }
   /// Bytes that rotate.
-  Index bytes() const { return tokens() * x_.heads * 2 * table_.pairs * Index(sizeof(T)); }
+  Index bytes() const { return tokens() * x_.heads * bytes_of_head(); }
+  Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// Tokens whose table rows fit a core's own cache beside the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
@@ -7117,6 +7117,9 @@ class rotation {
 
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
 
+  /// Whether the heads of a token are next to each other, not the tokens of a head.
+  bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
+
   /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
   /// How many steps a block has is asked once for all tokens: asked for each, it took as long as the channels
   /// of a head did.
@@ -7145,6 +7148,17 @@ class rotation {
     return true;
   }
 
+  /// Asks for the channels of heads, of one for its row of the table too, which need not be inside it.
+  /// Inline: GCC 12 drops calls of a function that does nothing else.
+  EIGEN_ALWAYS_INLINE void ask_for(const T* in, Index heads, std::int64_t position) const {
+    constexpr std::uintptr_t line = 64;
+    const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
+    for (Index h = 0; h < heads; ++h)
+      for (std::uintptr_t at = 0; at < bytes; at += line) prefetch_after(in + h * x_.head_stride, at);
+    for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
+      prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
+  }
+
   /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: among all numbers of steps the
   /// strides of a loop over heads were no longer held in registers.
   template <bool apart, class Steps>
@@ -7159,7 +7173,10 @@ class rotation {
     const T* const in = x_.at(b, first, head) + first_channel_;
     T* const out = out_.at(b, first, head) + first_channel_;
     const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;
+    const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : last - first;
     for (Index t = first; t < last; ++t) {
+      if (t + ahead < last)
+        ask_for(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
       const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
                                     in_head_stride, out_head_stride};
       const std::int64_t position = positions[t - first];
@@ -7211,6 +7228,7 @@ class rotation {
   bool in_place_;
   bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
   bool streams_ = false;
+  Index tokens_ahead_ = 0;  // that memory is asked for before it is used; 0: not
 };
 
 // Not inline, so that programs can have it compiled once (`extern template`).
@@ -7222,8 +7240,11 @@ class rotation {
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
-  const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
-  const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
+  const bool token_major = is_token_major();
+  const Index streams = token_major         ? x_.heads
+                        : tokens_ahead_ > 0 ? Index{4}
+                                            : Index{8},
+              tokens = token_major ? last - first : block();
   if constexpr (std::is_same_v<S, A> && turns_in_packets<Layout, T, S>) {
     using form = faster_form<Layout, T>;
     if (x_.heads == 1
@@ -7232,9 +7253,14 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
       return;
   }
   for (Index begin = first; begin < last; begin += tokens)
-    for (Index h = 0; h < x_.heads; h += streams)
-      for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-        rotate_heads(b, t, positions[t - first], h, (std::min)(streams, x_.heads - h));
+    for (Index h = 0; h < x_.heads; h += streams) {
+      const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
+      for (Index t = begin; t < end; ++t) {
+        if (const Index later = t + tokens_ahead_; later > t && later < end)
+          ask_for(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
+        rotate_heads(b, t, positions[t - first], h, heads);
+      }
+    }
 }
 
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
@@ -7620,9 +7646,11 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 /// is loaded serves several products. The keys of a block are read side by side, and the tokens of one head
 /// may be far from each other: neither is an order in which a processor fetches ahead. So the order of memory
 /// is separate from the order of work. While one part is worked on, the next one is asked for line by line in
-/// the order of memory; a processor may drop such requests, so each line is asked for again a few tokens
-/// before its use. (Zen 4, DRAM, one thread: 0.65 of a plain read without requests where the heads of a token
-/// are neighbours, 0.82 with those in the order of memory, 0.95 and more with both; real loads instead: 0.4.)
+/// the order of memory. A processor may drop such requests, so where the tokens of a head are neighbours each
+/// line is asked for again a few tokens before its use. (Zen 5, one thread, 4 queries of each head: a step
+/// over 4096 keys takes 1.2 times as long without the second request; where the heads of a token are
+/// neighbours it costs more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the
+/// time on Zen 4.)
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -7637,10 +7665,9 @@ inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
 inline constexpr Index line_bytes = 64;
 
-/// Asks for the line at an address, which need not be inside an allocation, into the cache behind the
-/// nearest.
+/// Asks for the line at an address, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
-  prefetch_after<false>(static_cast<const char*>(nullptr), address);
+  prefetch_after(static_cast<const char*>(nullptr), address);
 }
 
 /// The address of x[channels], which need not be inside an allocation.
@@ -7652,9 +7679,9 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 /// The addresses to ask for again, one token after the other: those of the present rows, then those of what
 /// is read after them.
 struct requests_again {
-  std::uintptr_t address = 0;
-  Index stride = 0;  // bytes from token to token
-  Index left = 0;    // tokens until `next`; 0 where there is none
+  std::uintptr_t address = 0;  // 0: nothing is asked for again
+  Index stride = 0;            // bytes from token to token
+  Index left = 0;              // tokens until `next`; 0 where there is none
   std::uintptr_t next = 0;
   Index next_stride = 0;
 
@@ -7673,7 +7700,7 @@ struct requests_again {
 class stream_ahead {
  public:
   stream_ahead() = default;
-  /// \param tokens  before its use that a line is asked for again
+  /// \param tokens  before its use that a line is asked for again; 0: it is not
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
@@ -7692,6 +7719,7 @@ class stream_ahead {
   /// What to ask for again while the `count` present `rows` are worked on, from channel `offset` of a row.
   template <class X>
   EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count, Index offset) const {
+    if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
     const std::uintptr_t next = first_ + static_cast<std::uintptr_t>(offset * Index(sizeof(X)));
     if (left <= 0) return {.address = next - static_cast<std::uintptr_t>(left * stride), .stride = stride};
@@ -7757,9 +7785,11 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
       (prefetch_line(next + n * line_bytes), ...);
-      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))), ...);
       next += count * line_bytes;
-      again += line_bytes;
+      if (again != 0) {
+        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))), ...);
+        again += line_bytes;
+      }
     }
     for (Index p = 0; p < line; p += L) multiply(d + p);
   }
@@ -7834,11 +7864,11 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     for (Index j = 0; j < run.count; ++j, ++weights, value += run.rows.stride) {
       if (asks) {
         const std::uintptr_t next = run.ahead->take(bytes);
-        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
-          prefetch_line(next + line);
-          prefetch_line(again.address + line);
+        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
+        if (again.address != 0) {
+          for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
+          again.advance(1);
         }
-        again.advance(1);
       }
       step(value, std::make_index_sequence<std::size_t(rows)>{},
            std::make_index_sequence<std::size_t(packets)>{});
@@ -7920,7 +7950,7 @@ class decode_turns {
         b_(b),
         short_pages_(rows < 4 && has_short_pages(k)),
         heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_turn(heads_at_once_ * (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))) {}
+        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))) {}
 
   /// Heads that take turns: all of them, or one alone.
   Index heads_at_once() const { return heads_at_once_; }
@@ -7960,22 +7990,25 @@ class decode_turns {
            k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;
   }
 
-  /// Two turns of all heads fit a core's own cache: the present one and the next one, which is on its way.
+  /// Two turns, the present one and the next one, which is on its way, fit the nearest cache where one head
+  /// is worked on (32 KiB; on Zen 5 turns of twice the size take 1.15 times as long), else a core's own.
   ///
-  /// \param token  bytes of a token of the heads that take turns
-  static Index tokens_of_turn(Index token) {
+  /// \param head  bytes of a token of one head
+  static Index tokens_of_turn(Index heads, Index head) {
     // 64 tokens of integers are too few bytes to be ahead.
-    if (is_quantized<C> && token <= Index{1} << 11) return panel_shape<float>::tile;
-    return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
+    if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
+    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
+    return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
+  /// The memory of tokens from `token` on of the heads that take turns with head `kv`. Integers are so few
+  /// bytes that a second request costs more than it saves.
   stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
-    const Index run = (std::min)(tokens_, k_.run_from(0));
+    const Index run = (std::min)(tokens_, k_.run_from(0)),
+                again = heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run / 4 * 3) : 0;
     if (short_pages_)
-      return {x.at(b_, token, kv), (run - 1) * x.token_stride + x.head_dim, x.head_stride, run / 4 * 3};
-    return {x.at(b_, token, kv), (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride,
-            run / 4 * 3};
+      return {x.at(b_, token, kv), (run - 1) * x.token_stride + x.head_dim, x.head_stride, again};
+    return {x.at(b_, token, kv), (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again};
   }
 
   const token_source<C>& k_;
@@ -8497,10 +8530,12 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
       (prefetch_line(next + n * line_bytes), ...);
-      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
-       ...);
       next += count * line_bytes;
-      again += line_bytes;
+      if (again != 0) {
+        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
+         ...);
+        again += line_bytes;
+      }
     }
     for (Index p = 0; p < line; p += 2 * L) multiply(d + p);
   }
@@ -8595,10 +8630,9 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto request = [&](int tokens) {
     for (int token = 0; ahead != nullptr && token < tokens; ++token) {
       const std::uintptr_t next = ahead->take(Index(bytes));
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
-        prefetch_line(next + line);
-        prefetch_line(again.address + line);
-      }
+      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
+      if (again.address == 0) continue;
+      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
       again.advance(1);
     }
   };
