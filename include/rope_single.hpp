@@ -8133,13 +8133,16 @@ struct joined_factors {
 /// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
+///
+/// A product and a sum are fused here or nowhere, not as a compiler likes: threads run other copies of this
+/// code than one thread does.
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
   const bool first = equal(*total.sum, A(0));
   const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
   const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
                                      std::exp2(*part.maximum - maximum)};
-  *total.sum = *total.sum * factors.total + *part.sum * factors.part;
+  *total.sum = multiply_add(*part.sum, factors.part, *total.sum * factors.total);
   *total.maximum = maximum;
   return factors;
 }
@@ -8197,7 +8200,7 @@ class tile_softmax {
     }
     for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
     for (Index r = 0; r < strip_.rows.count; ++r) {
-      state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
+      state.sum[r] = multiply_add(state.sum[r], shrink_[r], weigh(r, scores + r * tile, maximum[r]));
       state.maximum[r] = maximum[r];
     }
   }
@@ -9568,7 +9571,7 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
   report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
       equal(sum, A(0)) || rules.is_padding(b, i)
           ? attention_options::no_keys
-          : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
 }
 
 }  // namespace detail

@@ -12,7 +12,8 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
-#include <rope/base/simd/exp2.hpp>  // log2_e, ln_2, as_computed
+#include <rope/base/simd/exp2.hpp>    // log2_e, ln_2, as_computed
+#include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 
 /// How the softmax of a query begins, and what is made of it in the end.
@@ -72,7 +73,7 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
   report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
       equal(sum, A(0)) || rules.is_padding(b, i)
           ? attention_options::no_keys
-          : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
 }
 
 }  // namespace detail
