@@ -208,14 +208,15 @@ std::string products() {
 #endif
 }
 
-/// What the order of many sums depends on.
+/// What the order of many sums depends on. Where packets fuse products and sums the compiler has no choice.
 std::string packets() {
   using packet = Eigen::internal::packet_traits<float>;
   std::string text = "packets_of_" + std::to_string(int(packet::Vectorizable) ? int(packet::size) : 1);
 #if ROPE_DETAIL_FUSED
   text += "_fma";
-#endif
+#else
   if (contracts()) text += std::string("_") + contracted;
+#endif
 #if defined(__FAST_MATH__)
   text += "_fast_math";
 #endif
