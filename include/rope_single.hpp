@@ -22356,9 +22356,8 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::adjacent_find, std::binary_search, std::sort
+#include <algorithm>  // std::binary_search
 #include <cstddef>
-#include <functional>  // std::greater_equal
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22715,11 +22714,8 @@ class model_rope : public model_facts {
   /// it is not known. A group alone serves every layer that the model has, or every one from 0 on where their
   /// number is not known.
   layer_rotation rotation_of_layer(Index layer) const {
-    const auto listed = [layer](const std::vector<Index>& list) {
-      return std::binary_search(list.begin(), list.end(), layer);
-    };
-    if (!may_be_layer(layer) || listed(layers_.not_known)) return layer_rotation::not_known;
-    if (listed(layers_.without_rope)) return layer_rotation::none;
+    if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
+    if (is_listed(layers_.without_rope, layer)) return layer_rotation::none;
     if (layers_.types.empty())
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
     return layer_rotation::in_group;
@@ -22789,6 +22785,10 @@ class model_rope : public model_facts {
   }
 
  private:
+  /// \param list  in increasing order
+  static bool is_listed(const std::vector<Index>& list, Index layer) {
+    return std::binary_search(list.begin(), list.end(), layer);
+  }
   bool may_be_layer(Index layer) const {
     const Index count = layer_count();
     return layer >= 0 && (count == 0 || layer < count);
@@ -22810,10 +22810,10 @@ class model_rope : public model_facts {
         ROPE_THROW(std::invalid_argument,
                    detail::message("model_rope: ", what, " must be layers of the model, ", "got ", layer,
                                    " of ", count));
-    const auto twice = std::adjacent_find(list.begin(), list.end(), std::greater_equal<>());
-    if (twice != list.end())
-      ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
-                                                        *(twice + 1), " after ", *twice));
+    for (std::size_t i = 1; i < list.size(); ++i)
+      if (list[i] <= list[i - 1])
+        ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
+                                                          list[i], " after ", list[i - 1]));
   }
 
   void check_names() const {
@@ -22821,26 +22821,21 @@ class model_rope : public model_facts {
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_rope: there must be a group of layers, got 0"));
     for (const Index layer : layers_.not_known)
-      if (std::binary_search(layers_.without_rope.begin(), layers_.without_rope.end(), layer))
+      if (is_listed(layers_.without_rope, layer))
         ROPE_THROW(std::invalid_argument,
                    detail::message(
                        "model_rope: a layer must not be both without rotation and not known, got ", layer));
     if (groups_.size() == 1) return;  // it serves every layer
-    std::vector<std::string_view> names;
-    for (const layer_group& g : groups_) names.emplace_back(g.layer_type);
-    std::sort(names.begin(), names.end());
-    const auto same = std::adjacent_find(names.begin(), names.end());
-    if (names.front().empty() || same != names.end())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: each of ", groups_.size(),
-                                 " groups must have a layer type of its own, got \"",
-                                 names.front().empty() ? "" : std::string(*same).c_str(), "\"",
-                                 names.front().empty() ? "" : " twice"));
+    for (const layer_group& g : groups_)
+      if (g.layer_type.empty() || group(g.layer_type) != &g)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("model_rope: each of ", groups_.size(),
+                                   " groups must have a layer type of its own, got \"", g.layer_type.c_str(),
+                                   "\"", g.layer_type.empty() ? "" : " twice"));
     for (std::size_t i = 0; i < layers_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
-      if (std::binary_search(names.begin(), names.end(), std::string_view(layers_.types[i])) ||
-          std::binary_search(layers_.without_rope.begin(), layers_.without_rope.end(), layer) ||
-          std::binary_search(layers_.not_known.begin(), layers_.not_known.end(), layer))
+      if (group(layers_.types[i]) || is_listed(layers_.without_rope, layer) ||
+          is_listed(layers_.not_known, layer))
         continue;
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_rope: every layer must have the type of a group, or be listed as "
@@ -24476,8 +24471,8 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
 
 /// The divisors of a file for the layers that do not slide, and the tensor they come from.
 struct gguf_pair_factors {
-  const char* tensor;
-  std::vector<double> list;
+  const char* tensor = nullptr;  // null: the file has none
+  std::vector<double> list = {};
 
   /// Those of the first pairs; what is left over has no pair.
   template <class L>
@@ -24497,14 +24492,13 @@ double original_max_position_of(const gguf_reader<L>& reader, double max_positio
 
 /// rope_freqs if the file has it, else the list of long or short factors.
 template <class L>
-std::optional<gguf_pair_factors> read_pair_factors(const gguf_reader<L>& reader, double max_position,
-                                                   double length) {
+gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
   const char* by_length = length > original_max_position_of(reader, max_position)
                               ? "rope_factors_long.weight"
                               : "rope_factors_short.weight";
   for (const char* tensor : {"rope_freqs.weight", by_length})
     if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
-      return gguf_pair_factors{tensor, *std::move(factors)};
+      return {tensor, *std::move(factors)};
   return {};
 }
 
@@ -24552,17 +24546,19 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
 }
 
 /// derive(), with the divisors of the file behind the rule.
+///
+/// \param factors  null: the file has none
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
-                    const std::optional<ggml_pair_factors>& factors) {
-  if (!factors) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
+                    const ggml_pair_factors* factors) {
+  if (factors == nullptr) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
   const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
   return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
 }
 
 template <class L>
 derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const std::optional<ggml_pair_factors>& factors) {
+                         const ggml_pair_factors* factors) {
   if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn rule{
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
@@ -24607,10 +24603,14 @@ double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) 
 
 template <class L>
 derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
-                    const std::optional<gguf_pair_factors>& given_factors) {
+                    const gguf_pair_factors& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
-  std::optional<ggml_pair_factors> factors;
-  if (given_factors && !layers.unscaled) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
+  ggml_pair_factors of_pairs;
+  const ggml_pair_factors* factors = nullptr;
+  if (given_factors.tensor != nullptr && !layers.unscaled) {
+    of_pairs = given_factors.of_pairs(reader, layers.rotary_dim / 2);
+    factors = &of_pairs;
+  }
   const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
   derived result = equal(scaling.ext_factor, 0)
                        ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
@@ -25307,7 +25307,6 @@ const Record* gguf_record_of(std::string_view architecture) {
 
 #include <cmath>  // std::pow
 #include <string>
-#include <utility>
 
 
 /// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
@@ -25315,6 +25314,12 @@ const Record* gguf_record_of(std::string_view architecture) {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// How many channels rotate, and the key that says so.
+struct rotated_channels {
+  Index count;
+  const char* key;
+};
 
 template <class L>
 struct gguf_shape {
@@ -25349,8 +25354,7 @@ struct gguf_shape {
         .value_or(record.sliding == sliding_rule::own_base ? 10000 : base);
   }
 
-  /// The channels that rotate, and the key that says so.
-  std::pair<Index, const char*> dimension(bool slides) const {
+  rotated_channels dimension(bool slides) const {
     const Index share = record.half_of_full && !slides ? 2 : 1;
     if (!record.whole_head)
       for (const char* name :
@@ -25565,8 +25569,11 @@ class gguf_importer {
                          *dimension_key = "rope.dimension_count_per_layer";
     const std::size_t given = bases ? bases->size() : dimensions->size();
     const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(given));
-    for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
-      if (*list) *list = gguf_layer_list(reader_, name, expected, **list, "one value per layer");
+    const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
+      if (list) *list = gguf_layer_list(reader_, key, expected, *list, "one value per layer");
+    };
+    fit(bases, base_key);
+    fit(dimensions, dimension_key);
     const std::size_t count = bases ? bases->size() : dimensions->size();
     struct kind {
       double base;
@@ -25581,16 +25588,16 @@ class gguf_importer {
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return detail::equal(k.base, base) && k.rotary_dim == dimension.first && k.slides == slides;
+        return detail::equal(k.base, base) && k.rotary_dim == dimension.count && k.slides == slides;
       });
       const auto group = static_cast<std::size_t>(alike - kinds.begin());
       if (alike == kinds.end()) {
         std::string layer_type =
-            "base " + exact_digits(base) + ", " + std::to_string(dimension.first) + " channels";
+            "base " + exact_digits(base) + ", " + std::to_string(dimension.count) + " channels";
         if (!sliding_.empty())
           layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
         add_group(layer_type, slides, base, dimension);
-        kinds.push_back({base, dimension.first, slides});
+        kinds.push_back({base, dimension.count, slides});
       }
       model_.layers.push_back(model_.groups[group].layer_type);
     }
@@ -25615,14 +25622,13 @@ class gguf_importer {
       }
   }
 
-  void add_group(const std::string& layer_type, bool slides, double base,
-                 const std::pair<Index, const char*>& dimension) {
-    const Index head = shape().head_dim(slides), rotary_dim = dimension.first;
+  void add_group(const std::string& layer_type, bool slides, double base, const rotated_channels& dimension) {
+    const Index head = shape().head_dim(slides), rotary_dim = dimension.count;
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
-      reader_.refuse(reader_.key(dimension.second), "must be even, positive and not above the head, " +
-                                                        std::to_string(head) + ", got " +
-                                                        std::to_string(rotary_dim));
-    allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
+      reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, " +
+                                                     std::to_string(head) + ", got " +
+                                                     std::to_string(rotary_dim));
+    allowance_.take("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
         record_.unscaled ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
@@ -25698,7 +25704,7 @@ class gguf_importer {
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
-  std::optional<gguf_pair_factors> factors_ = {};
+  gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
 };
@@ -27932,8 +27938,13 @@ class hugging_face_group_maker {
     return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
   }
 
+  struct keyed_base {
+    std::optional<double> base = {};
+    std::string key = {};
+  };
+
   /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
-  std::pair<std::optional<double>, std::string> base_beside() {
+  keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
     for (const char* key : {"rope_theta", "rotary_emb_base"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;

@@ -2,9 +2,8 @@
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::adjacent_find, std::binary_search, std::sort
+#include <algorithm>  // std::binary_search
 #include <cstddef>
-#include <functional>  // std::greater_equal
 #include <string>
 #include <string_view>
 #include <utility>
@@ -119,11 +118,8 @@ class model_rope : public model_facts {
   /// it is not known. A group alone serves every layer that the model has, or every one from 0 on where their
   /// number is not known.
   layer_rotation rotation_of_layer(Index layer) const {
-    const auto listed = [layer](const std::vector<Index>& list) {
-      return std::binary_search(list.begin(), list.end(), layer);
-    };
-    if (!may_be_layer(layer) || listed(layers_.not_known)) return layer_rotation::not_known;
-    if (listed(layers_.without_rope)) return layer_rotation::none;
+    if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
+    if (is_listed(layers_.without_rope, layer)) return layer_rotation::none;
     if (layers_.types.empty())
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
     return layer_rotation::in_group;
@@ -193,6 +189,10 @@ class model_rope : public model_facts {
   }
 
  private:
+  /// \param list  in increasing order
+  static bool is_listed(const std::vector<Index>& list, Index layer) {
+    return std::binary_search(list.begin(), list.end(), layer);
+  }
   bool may_be_layer(Index layer) const {
     const Index count = layer_count();
     return layer >= 0 && (count == 0 || layer < count);
@@ -214,10 +214,10 @@ class model_rope : public model_facts {
         ROPE_THROW(std::invalid_argument,
                    detail::message("model_rope: ", what, " must be layers of the model, ", "got ", layer,
                                    " of ", count));
-    const auto twice = std::adjacent_find(list.begin(), list.end(), std::greater_equal<>());
-    if (twice != list.end())
-      ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
-                                                        *(twice + 1), " after ", *twice));
+    for (std::size_t i = 1; i < list.size(); ++i)
+      if (list[i] <= list[i - 1])
+        ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
+                                                          list[i], " after ", list[i - 1]));
   }
 
   void check_names() const {
@@ -225,26 +225,21 @@ class model_rope : public model_facts {
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_rope: there must be a group of layers, got 0"));
     for (const Index layer : layers_.not_known)
-      if (std::binary_search(layers_.without_rope.begin(), layers_.without_rope.end(), layer))
+      if (is_listed(layers_.without_rope, layer))
         ROPE_THROW(std::invalid_argument,
                    detail::message(
                        "model_rope: a layer must not be both without rotation and not known, got ", layer));
     if (groups_.size() == 1) return;  // it serves every layer
-    std::vector<std::string_view> names;
-    for (const layer_group& g : groups_) names.emplace_back(g.layer_type);
-    std::sort(names.begin(), names.end());
-    const auto same = std::adjacent_find(names.begin(), names.end());
-    if (names.front().empty() || same != names.end())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: each of ", groups_.size(),
-                                 " groups must have a layer type of its own, got \"",
-                                 names.front().empty() ? "" : std::string(*same).c_str(), "\"",
-                                 names.front().empty() ? "" : " twice"));
+    for (const layer_group& g : groups_)
+      if (g.layer_type.empty() || group(g.layer_type) != &g)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("model_rope: each of ", groups_.size(),
+                                   " groups must have a layer type of its own, got \"", g.layer_type.c_str(),
+                                   "\"", g.layer_type.empty() ? "" : " twice"));
     for (std::size_t i = 0; i < layers_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
-      if (std::binary_search(names.begin(), names.end(), std::string_view(layers_.types[i])) ||
-          std::binary_search(layers_.without_rope.begin(), layers_.without_rope.end(), layer) ||
-          std::binary_search(layers_.not_known.begin(), layers_.not_known.end(), layer))
+      if (group(layers_.types[i]) || is_listed(layers_.without_rope, layer) ||
+          is_listed(layers_.not_known, layer))
         continue;
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_rope: every layer must have the type of a group, or be listed as "

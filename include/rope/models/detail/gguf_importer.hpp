@@ -148,8 +148,11 @@ class gguf_importer {
                          *dimension_key = "rope.dimension_count_per_layer";
     const std::size_t given = bases ? bases->size() : dimensions->size();
     const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(given));
-    for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
-      if (*list) *list = gguf_layer_list(reader_, name, expected, **list, "one value per layer");
+    const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
+      if (list) *list = gguf_layer_list(reader_, key, expected, *list, "one value per layer");
+    };
+    fit(bases, base_key);
+    fit(dimensions, dimension_key);
     const std::size_t count = bases ? bases->size() : dimensions->size();
     struct kind {
       double base;
@@ -164,16 +167,16 @@ class gguf_importer {
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return detail::equal(k.base, base) && k.rotary_dim == dimension.first && k.slides == slides;
+        return detail::equal(k.base, base) && k.rotary_dim == dimension.count && k.slides == slides;
       });
       const auto group = static_cast<std::size_t>(alike - kinds.begin());
       if (alike == kinds.end()) {
         std::string layer_type =
-            "base " + exact_digits(base) + ", " + std::to_string(dimension.first) + " channels";
+            "base " + exact_digits(base) + ", " + std::to_string(dimension.count) + " channels";
         if (!sliding_.empty())
           layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
         add_group(layer_type, slides, base, dimension);
-        kinds.push_back({base, dimension.first, slides});
+        kinds.push_back({base, dimension.count, slides});
       }
       model_.layers.push_back(model_.groups[group].layer_type);
     }
@@ -198,14 +201,13 @@ class gguf_importer {
       }
   }
 
-  void add_group(const std::string& layer_type, bool slides, double base,
-                 const std::pair<Index, const char*>& dimension) {
-    const Index head = shape().head_dim(slides), rotary_dim = dimension.first;
+  void add_group(const std::string& layer_type, bool slides, double base, const rotated_channels& dimension) {
+    const Index head = shape().head_dim(slides), rotary_dim = dimension.count;
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
-      reader_.refuse(reader_.key(dimension.second), "must be even, positive and not above the head, " +
-                                                        std::to_string(head) + ", got " +
-                                                        std::to_string(rotary_dim));
-    allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
+      reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, " +
+                                                     std::to_string(head) + ", got " +
+                                                     std::to_string(rotary_dim));
+    allowance_.take("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
         record_.unscaled ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
@@ -281,7 +283,7 @@ class gguf_importer {
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
-  std::optional<gguf_pair_factors> factors_ = {};
+  gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
 };

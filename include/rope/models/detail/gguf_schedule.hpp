@@ -55,8 +55,8 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
 
 /// The divisors of a file for the layers that do not slide, and the tensor they come from.
 struct gguf_pair_factors {
-  const char* tensor;
-  std::vector<double> list;
+  const char* tensor = nullptr;  // null: the file has none
+  std::vector<double> list = {};
 
   /// Those of the first pairs; what is left over has no pair.
   template <class L>
@@ -76,14 +76,13 @@ double original_max_position_of(const gguf_reader<L>& reader, double max_positio
 
 /// rope_freqs if the file has it, else the list of long or short factors.
 template <class L>
-std::optional<gguf_pair_factors> read_pair_factors(const gguf_reader<L>& reader, double max_position,
-                                                   double length) {
+gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
   const char* by_length = length > original_max_position_of(reader, max_position)
                               ? "rope_factors_long.weight"
                               : "rope_factors_short.weight";
   for (const char* tensor : {"rope_freqs.weight", by_length})
     if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
-      return gguf_pair_factors{tensor, *std::move(factors)};
+      return {tensor, *std::move(factors)};
   return {};
 }
 
@@ -131,17 +130,19 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
 }
 
 /// derive(), with the divisors of the file behind the rule.
+///
+/// \param factors  null: the file has none
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
-                    const std::optional<ggml_pair_factors>& factors) {
-  if (!factors) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
+                    const ggml_pair_factors* factors) {
+  if (factors == nullptr) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
   const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
   return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
 }
 
 template <class L>
 derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const std::optional<ggml_pair_factors>& factors) {
+                         const ggml_pair_factors* factors) {
   if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn rule{
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
@@ -186,10 +187,14 @@ double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) 
 
 template <class L>
 derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
-                    const std::optional<gguf_pair_factors>& given_factors) {
+                    const gguf_pair_factors& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
-  std::optional<ggml_pair_factors> factors;
-  if (given_factors && !layers.unscaled) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
+  ggml_pair_factors of_pairs;
+  const ggml_pair_factors* factors = nullptr;
+  if (given_factors.tensor != nullptr && !layers.unscaled) {
+    of_pairs = given_factors.of_pairs(reader, layers.rotary_dim / 2);
+    factors = &of_pairs;
+  }
   const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
   derived result = equal(scaling.ext_factor, 0)
                        ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)

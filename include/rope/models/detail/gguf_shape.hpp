@@ -4,7 +4,6 @@
 
 #include <cmath>  // std::pow
 #include <string>
-#include <utility>
 
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
@@ -16,6 +15,12 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// How many channels rotate, and the key that says so.
+struct rotated_channels {
+  Index count;
+  const char* key;
+};
 
 template <class L>
 struct gguf_shape {
@@ -50,8 +55,7 @@ struct gguf_shape {
         .value_or(record.sliding == sliding_rule::own_base ? 10000 : base);
   }
 
-  /// The channels that rotate, and the key that says so.
-  std::pair<Index, const char*> dimension(bool slides) const {
+  rotated_channels dimension(bool slides) const {
     const Index share = record.half_of_full && !slides ? 2 : 1;
     if (!record.whole_head)
       for (const char* name :

@@ -186,8 +186,13 @@ class hugging_face_group_maker {
     return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
   }
 
+  struct keyed_base {
+    std::optional<double> base = {};
+    std::string key = {};
+  };
+
   /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
-  std::pair<std::optional<double>, std::string> base_beside() {
+  keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
     for (const char* key : {"rope_theta", "rotary_emb_base"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
