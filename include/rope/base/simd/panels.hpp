@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min, std::fill
 #include <cstddef>
+#include <cstdint>
 #include <utility>  // std::index_sequence
 
 #include <rope/base/simd/packet.hpp>
@@ -124,6 +125,10 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       for (; d + L <= depth; d += L) {
         P block[std::size_t(L)];
         for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
+        for (Index i = 0; i < L; ++i) {  // of the rows after these: too many for a processor to foresee
+          const Index after = (n + L + i) * row_stride + d;
+          prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
+        }
         transpose(block);
         for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
       }
