@@ -72,3 +72,18 @@ TEST_CASE("a dropout mask is a function of its arguments and a row is a view of 
   for (long i = 0; i < 20; ++i)
     for (long j = 0; j < 20; ++j) CHECK((mask.keeps(0, 0, i, j) || !more.keeps(0, 0, i, j)));
 }
+
+// A backward pass on another machine, or in a later version, must drop what its forward pass dropped.
+// Computed from the formula of the class with integers of any size.
+TEST_CASE("a dropout mask is the same for ever", "[attention]") {
+  const auto first_64 = [](const rope::dropout_mask::row& row, std::int64_t key) {
+    std::uint64_t kept = 0;
+    for (int j = 0; j < 64; ++j) kept |= static_cast<std::uint64_t>(row.keeps(key + j)) << j;
+    return kept;
+  };
+  CHECK(first_64(rope::dropout_mask(0.5, 0).row_of(0, 0, 0), 0) == 0xd339b1b187d869e8u);
+  CHECK(first_64(rope::dropout_mask(0.5, 7).row_of(2, 3, 5), 0) == 0x42a1d81d8734944eu);
+  CHECK(first_64(rope::dropout_mask(0.5, 7).row_of(2, 3, 5), std::int64_t{1} << 40) == 0x8e6f1b5635cc144du);
+  CHECK(first_64(rope::dropout_mask(0.25, ~std::uint64_t{0}).row_of(1, 31, 100000), 99937) ==
+        0xe6dd77faf97eeefcu);
+}
