@@ -772,8 +772,9 @@ class frequencies {
   /// \param rotary_dim  even and positive
   /// \param max_freq    finite and at least 2
   ///
-  /// Throws:  std::invalid_argument; std::length_error if the pairs exceed the address space
-  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
+  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
+  /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
       ROPE_THROW(
@@ -782,8 +783,11 @@ class frequencies {
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
-    for (Index i = 0; i < pairs; ++i)  // fma: the same bits whether or not a compiler contracts
-      inv_freq(i, 0) = std::numbers::pi * std::fma(static_cast<double>(i), step, 1.0);
+    for (Index i = 0; i < pairs; ++i) {
+      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
+      const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
+      inv_freq(i, 0) = std::numbers::pi * half_turns;
+    }
     return frequencies(std::move(inv_freq), 1.0);
   }
 

@@ -145,6 +145,22 @@ TEST_CASE("pixel frequencies are those of lucidrains", "[frequencies]") {
   CHECK((frequencies::pixel(8).inv_freq() == frequencies::pixel(8, 10.0).inv_freq()).all());
 }
 
+// Roundings, of 2^-53 each: two of the step, one of its multiple, one of the sum, 0.36 of pi, one of the product.
+TEST_CASE("pixel frequencies have the digits of double", "[frequencies]") {
+  const double bound = 5.36 * 0x1p-53;
+  for (const Index rotary_dim : {4, 8, 64, 130, 2000})
+    for (const double max_freq : {2.0, 3.7, 10.0, 256.0, 1e9}) {
+      const frequencies schedule = frequencies::pixel(rotary_dim, max_freq);
+      for (Index i = 0; i < schedule.pairs(); ++i) {
+        CAPTURE(rotary_dim, max_freq, i);
+        const auto exact = std::numbers::pi_v<long double> *
+                           (1 + static_cast<long double>(i) * (static_cast<long double>(max_freq) / 2 - 1) /
+                                    static_cast<long double>(schedule.pairs() - 1));
+        CHECK((std::abs)(static_cast<long double>(schedule.inv_freq()(i, 0)) - exact) <= bound * exact);
+      }
+    }
+}
+
 TEST_CASE("one pair of pixel frequencies turns by pi", "[frequencies]") {
   CHECK(frequencies::pixel(2, 1000.0).inv_freq()(0, 0) == std::numbers::pi);
 }
