@@ -199,15 +199,8 @@ constexpr const char* as_compiler_contracts = "contracted_in_expressions";
 constexpr const char* as_compiler_contracts = "contracted";
 #endif
 
-/// What numbers depend on that no packet computes. Reordered sums are those of clang: GCC does not reorder these.
-std::string compiler() {
-  if (contracts()) return as_compiler_contracts;
-#if defined(__clang__) && defined(__FAST_MATH__)
-  return "reordered";
-#else
-  return "not_contracted";
-#endif
-}
+/// What numbers depend on that no packet computes.
+std::string compiler() { return contracts() ? as_compiler_contracts : "not_contracted"; }
 
 /// What products and sums of two numbers depend on.
 std::string products() {
