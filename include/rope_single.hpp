@@ -25012,6 +25012,8 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
     return "wide_layers is of the scale of inverse_root";
   if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
     return "a pattern that must be there has no default, and is no number alone";
+  if (r.needs_window && r.default_window > 0)
+    return "where no layer slides without a window in the file there is no default for it";
   if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
     return "full_first is of a number for a pattern";
   if (r.compressed && (r.period > 0 || r.full_first || r.needs_window || r.needs_swa_base ||

@@ -52,6 +52,8 @@ def enums():
 
 
 def main():
+    if any(argument.startswith("-") for argument in sys.argv[1:]):
+        sys.exit(__doc__)
     out = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/record_mutations")
     os.makedirs(f"{out}/rope/models/detail", exist_ok=True)
     source = ["// written by tests/models/record_mutations.py\n"]
