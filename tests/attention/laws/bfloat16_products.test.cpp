@@ -18,6 +18,7 @@
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/narrow_products.hpp"
 #include "support/own_threads.hpp"
 
 using namespace attention_call;
@@ -40,36 +41,6 @@ tensor run(const features::setting& s, const operands& x, std::vector<double>& s
   });
 }
 
-/// Adds what rounding weights is expected to add: each by at most 2^-8 of itself, independent of each other,
-/// and the sum of weights as it was. An output sum_j w_j x_j is then off by sum_j w_j e_j x_j.
-void add_rounded_weights(const features::setting& s, const operands& x, features::result& exact) {
-  const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
-  const double in_u = std::ldexp(1.0, -8) / static_cast<double>(tolerance::unit_roundoff<float>());
-  std::vector<double> squares(static_cast<std::size_t>(value_dim));
-  for (long b = 0; b < batch; ++b)
-    for (long h = 0; h < heads; ++h)
-      for (long i = 0; i < queries; ++i) {
-        std::fill(squares.begin(), squares.end(), 0.0);
-        const auto row = static_cast<std::size_t>(((b * heads + h) * queries + i) * keys);
-        for (long j = 0; j < keys; ++j) {
-          const double weight = exact.weights[row + static_cast<std::size_t>(j)];
-          if (weight == 0) continue;
-          const double* value = &x.v.values[static_cast<std::size_t>(
-              ((b * keys + j) * kv_heads + h / (heads / kv_heads)) * value_dim)];
-          for (double& sum : squares) {
-            sum += weight * weight * *value * *value;
-            ++value;
-          }
-        }
-        double* deviation =
-            &exact.out_deviation[static_cast<std::size_t>(((b * queries + i) * heads + h) * value_dim)];
-        for (const double sum : squares) {
-          *deviation = std::sqrt(*deviation * *deviation + in_u * in_u / 3 * sum);
-          ++deviation;
-        }
-      }
-}
-
 }  // namespace
 
 TEST_CASE("products in bfloat16 follow the definition of attention for all options together", "[attention]") {
@@ -81,7 +52,7 @@ TEST_CASE("products in bfloat16 follow the definition of attention for all optio
     const features::setting s = draw(dice, number);
     const operands x = random_operands<bfloat16>(dice.generator(), s.e);
     features::result exact = features::definition(s, x);
-    add_rounded_weights(s, x, exact);
+    narrow_products::add_bfloat16_weights(s, x, exact);
     std::vector<double> sums, sums_of_two;
     const tensor got = run(s, x, sums);
     const double error = features::out_error<bfloat16>(exact, got);

@@ -3,17 +3,20 @@
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <random>
 #include <rope/attention/quantized_attention.hpp>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/attention_call.hpp"
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
+#include "support/narrow_products.hpp"
 #include "support/quantized.hpp"
 
 using namespace attention_call;
@@ -55,15 +58,28 @@ const std::vector<option>& all_options() {
            s.mask[static_cast<std::size_t>(i)] = generator() % 4 != 0;
          s.options.mask = rope::score_matrix(s.mask.get(), 1, 1, s.e.queries, s.e.keys);
        }},
-      {"positions",
+      {"key_positions",
        [](setting& s, std::mt19937& generator) {
          for (long j = 0; j < s.e.keys; ++j) s.key_positions.push_back(j);
          std::shuffle(s.key_positions.begin(), s.key_positions.end(), generator);
          s.options.key_positions = s.key_positions;
        }},
-      {"counts",
+      {"query_positions",
+       [](setting& s, std::mt19937& generator) {
+         for (long i = 0; i < s.e.queries; ++i) s.query_positions.push_back(s.e.keys - 1 - 2 * i);
+         std::shuffle(s.query_positions.begin(), s.query_positions.end(), generator);
+         s.options.query_positions = s.query_positions;
+       }},
+      {"key_counts",
        [](setting& s, std::mt19937&) {
          s.key_counts = {s.e.keys - 17};
+         s.options.key_counts = s.key_counts;
+       }},
+      {"query_counts",
+       [](setting& s, std::mt19937&) {
+         s.query_counts = {s.e.queries - s.e.queries / 3 - 1};
+         s.key_counts = {s.e.keys};
+         s.options.query_counts = s.query_counts;
          s.options.key_counts = s.key_counts;
        }},
       {"offsets",
@@ -77,38 +93,115 @@ const std::vector<option>& all_options() {
   return all;
 }
 
+/// All options of a call of attention of T to keys and values of C: those above, and narrow products where
+/// these channels have such.
+template <class T, class C>
+std::vector<option> options_of_channels() {
+  using rope::product_precision;
+  std::vector<option> all = all_options();
+  const auto add = [&](const char* name, product_precision products) {
+    all.push_back({name, [=](features::setting& s, std::mt19937&) { s.options.products = products; }});
+  };
+  if (std::is_same_v<T, Eigen::bfloat16>) add("products in bfloat16", product_precision::bfloat16);
+  if (std::is_same_v<C, std::int8_t>) add("products of integers", product_precision::integers);
+  return all;
+}
+
+/// Which fields are not at their defaults. It does not compile where there is another field: that needs a row
+/// above.
+std::array<bool, 18> fields_of(const rope::attention_options& options) {
+  const auto& [scale, causal, window, softcap, sinks, sink_logits, bias, mask, query_positions, key_positions,
+               query_counts, key_counts, query_offsets, key_offsets, dropout, dropout_seed, products,
+               log_sum_exp] = options;
+  return {scale != 0,
+          !causal,
+          window != 0,
+          softcap != 0,
+          sinks != 0,
+          !sink_logits.empty(),
+          static_cast<bool>(bias),
+          static_cast<bool>(mask),
+          !query_positions.empty(),
+          !key_positions.empty(),
+          !query_counts.empty(),
+          !key_counts.empty(),
+          !query_offsets.empty(),
+          !key_offsets.empty(),
+          dropout != 0,
+          dropout_seed != 0,
+          products != rope::product_precision::full,
+          !log_sum_exp.empty()};
+}
+
+/// The error of one call, as a multiple of what is allowed: of outputs, and of logarithms of sums.
+struct errors {
+  double out, log_sum;
+};
+
 /// What is asked about: attention of T to keys and values of C.
 template <class T, class C>
 struct storage {
-  /// The error of one call, as a multiple of what is allowed: of outputs, and of logarithms of sums.
-  static std::pair<double, double> errors(const features::setting& s, std::mt19937& generator) {
-    std::vector<double> sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads));
-    tensor got(0, 0, 0, 0);
+  static std::vector<option> options() { return options_of_channels<T, C>(); }
+
+  static errors of_call(const features::setting& s, std::mt19937& generator) {
+    if constexpr (std::is_same_v<C, std::int8_t>)
+      return of_integers(s, generator);
+    else
+      return of_floats(s, generator);
+  }
+
+ private:
+  static errors of_floats(const features::setting& s, std::mt19937& generator) {
     operands x = random_operands<T>(generator, s.e);
+    x.k = random<C>(generator, x.k);
+    x.v = random<C>(generator, x.v);
+    const auto k = stored<C>(x.k, axes::bhsd), v = stored<C>(x.v, axes::bhsd);
+    features::result exact = features::definition(s, x);
+    if (s.options.products == rope::product_precision::bfloat16)
+      narrow_products::add_bfloat16_weights(s, x, exact);
+    return of_output(s, x.q, exact, view(k, x.k, axes::bhsd), view(v, x.v, axes::bhsd));
+  }
+
+  static errors of_integers(const features::setting& s, std::mt19937& generator) {
+    const narrow_products::integer_operands x(generator, s.e);
+    const bool narrow = narrow_products::are_of_integers(s);
+    features::result exact =
+        features::definition(s, narrow ? x.numbers() : operands{x.q, x.k.numbers(), x.v.numbers()});
+    if (narrow) narrow_products::add_integer_weights(s, x, exact);
+    const quantized::memory k(x.k, axes::bhsd, axes::bhsd), v(x.v, axes::bhsd, axes::bhsd);
+    return of_output(s, x.q, exact, k.view(), v.view());
+  }
+
+  template <class Heads>
+  static errors of_output(const features::setting& s, const tensor& queries, const features::result& exact,
+                          const Heads& keys, const Heads& values) {
+    std::vector<double> sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads));
     const tensor shape(s.e.batch, s.e.queries, s.e.heads, s.e.value_dim, unwritten);
+    const auto q = stored<T>(queries);
     std::vector<T> out = stored<T>(shape);
-    const auto q = stored<T>(x.q);
-    if constexpr (std::is_same_v<C, std::int8_t>) {
-      const auto keys = quantized::random_heads(generator, s.e.batch, s.e.keys, s.e.kv_heads, s.e.dim),
-                 values =
-                     quantized::random_heads(generator, s.e.batch, s.e.keys, s.e.kv_heads, s.e.value_dim);
-      const quantized::memory k(keys, axes::bhsd, axes::bhsd), v(values, axes::bhsd, axes::bhsd);
-      x.k = keys.numbers();
-      x.v = values.numbers();
-      rope::attention(view(q, x.q), k.view(), v.view(), view(out, shape), s.with(sums));
-    } else {
-      x.k = random<C>(generator, x.k);
-      x.v = random<C>(generator, x.v);
-      const auto k = stored<C>(x.k, axes::bhsd), v = stored<C>(x.v, axes::bhsd);
-      rope::attention(view(q, x.q), view(k, x.k, axes::bhsd), view(v, x.v, axes::bhsd), view(out, shape),
-                      s.with(sums));
-    }
-    const features::result exact = features::definition(s, x);
+    rope::attention(view(q, queries), keys, values, view(out, shape), s.with(sums));
     return {features::out_error<T>(exact, loaded(out, shape)), features::log_sum_error<T>(exact, sums)};
   }
 };
 
 }  // namespace
+
+TEST_CASE("every option has a row among the bounds of attention", "[attention]") {
+  std::mt19937 generator(172);
+  std::vector<double> sums(1);
+  std::array<bool, 18> seen = {};
+  for (const option& one : options_of_channels<Eigen::bfloat16, Eigen::bfloat16>()) {
+    features::setting s;
+    s.e = {1, 2, 150, 4, 2, 40, 24};
+    one.put(s, generator);
+    const auto set = fields_of(s.with(sums));  // every row asks for the logarithms of sums
+    for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = seen[i] || set[i];
+  }
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    CAPTURE(i);
+    CHECK(seen[i]);
+  }
+}
 
 TEMPLATE_TEST_CASE("bounds of attention are within 20 of the errors that occur, option by option",
                    "[attention]", (storage<float, float>), (storage<double, double>),
@@ -117,7 +210,7 @@ TEMPLATE_TEST_CASE("bounds of attention are within 20 of the errors that occur, 
                    (storage<float, std::int8_t>)) {
   const std::uint32_t seed = 171;
   std::mt19937 generator(seed);
-  for (const option& one : all_options()) {
+  for (const option& one : TestType::options()) {
     CAPTURE(seed, one.name);
     double log_sum = 0;
     for (const long queries : {2L, 70L}) {  // decoded, and a prefill
@@ -127,7 +220,7 @@ TEMPLATE_TEST_CASE("bounds of attention are within 20 of the errors that occur, 
         features::setting s;
         s.e = {1, queries, keys, 4, 2, 40, 24};
         one.put(s, generator);
-        const auto [of_out, of_log_sum] = TestType::errors(s, generator);
+        const auto [of_out, of_log_sum] = TestType::of_call(s, generator);
         out = std::max(out, of_out);
         log_sum = std::max(log_sum, of_log_sum);
       }

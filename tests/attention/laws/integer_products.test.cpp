@@ -15,68 +15,25 @@
 #include "support/attention_call.hpp"
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
+#include "support/narrow_products.hpp"
 #include "support/own_threads.hpp"
 #include "support/quantized.hpp"
 
 using namespace attention_call;
+using narrow_products::integer_operands;
 
 namespace {
-
-constexpr double steps = 32767;  // of the largest number of 16 bits
-
-/// The step of the integers of a query head with this largest channel.
-double step_of(double largest, long dim) {
-  return largest / std::min(steps, std::floor(2147483647.0 / 128 / static_cast<double>(dim)));
-}
-
-struct narrow_operands {
-  tensor q;
-  quantized::heads k, v;
-
-  narrow_operands(std::mt19937& generator, const extents& e)
-      : q(random<float>(generator, {e.batch, e.queries, e.heads, e.dim})),
-        k(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.dim)),
-        v(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.value_dim)) {
-    // No channel is so close to the middle between two integers that a rounding of it decides.
-    for_each_channel([](double step, double& channel) {
-      const double distance = std::abs(channel / step - std::nearbyint(channel / step));
-      if (distance > 0.48) channel = static_cast<double>(static_cast<float>(channel - 0.1 * step));
-    });
-  }
-
-  /// Calls visit(step, channel) for every channel of the queries but the largest of its head.
-  template <class Visit>
-  void for_each_channel(const Visit& visit) {
-    for (long b = 0; b < q.batch; ++b)
-      for (long t = 0; t < q.tokens; ++t)
-        for (long h = 0; h < q.heads; ++h) {
-          double largest = 0;
-          for (long d = 0; d < q.dim; ++d) largest = std::max(largest, std::abs(q(b, t, h, d)));
-          for (long d = 0; d < q.dim; ++d)
-            if (std::abs(q(b, t, h, d)) < largest) visit(step_of(largest, q.dim), q(b, t, h, d));
-        }
-  }
-
-  /// What is multiplied: the numbers of keys and values, and queries rounded to integers times a step.
-  operands numbers() const {
-    narrow_operands rounded = *this;
-    rounded.for_each_channel(
-        [](double step, double& channel) { channel = step * std::nearbyint(channel / step); });
-    return {rounded.q, k.numbers(), v.numbers()};
-  }
-};
 
 /// With so few queries that they read keys from where they are.
 features::setting draw(features::dice& dice, int number) {
   for (;;) {
     features::setting s = features::draw(dice, number % 4 == 3 ? 3000 : 300, {3, 70});
     s.options.products = rope::product_precision::integers;
-    const long rows = s.e.queries * (s.e.heads / s.e.kv_heads);
-    if (rows <= rope::detail::most_decode_rows<float, std::int8_t>(s.options)) return s;
+    if (narrow_products::are_of_integers(s)) return s;
   }
 }
 
-tensor attended(const features::setting& s, const narrow_operands& x, std::vector<double>& sums,
+tensor attended(const features::setting& s, const integer_operands& x, std::vector<double>& sums,
                 axes order = axes::bshd, long threads = 1) {
   const auto q = stored<float>(x.q);
   const quantized::memory k(x.k, order, axes::bshd, order == axes::sbhd), v(x.v, order, order);
@@ -86,39 +43,6 @@ tensor attended(const features::setting& s, const narrow_operands& x, std::vecto
   rope::attention(view(q, x.q), k.view(), v.view(), view(out, shape), s.with(sums),
                   testing::own_threads(threads));
   return loaded(out, shape);
-}
-
-/// Adds what rounding a weight w_j times the scale of its value is expected to add. Within a tile of 128 keys
-/// every such number is off by a step of the largest over sqrt(12), independent of the others, and meets the
-/// integers of its value.
-void add_rounded_weights(const features::setting& s, const narrow_operands& x, features::result& exact) {
-  constexpr long tile = 128;
-  const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
-  const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
-  for (long b = 0; b < batch; ++b)
-    for (long h = 0; h < heads; ++h)
-      for (long i = 0; i < queries; ++i) {
-        const long kv = h / (heads / kv_heads);
-        const double* weights =
-            &exact.weights[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys)];
-        std::vector<double> squares(static_cast<std::size_t>(value_dim));
-        for (long begin = 0; begin < keys; begin += tile) {
-          const long end = std::min(begin + tile, keys);
-          double largest = 0;
-          for (long j = begin; j < end; ++j)
-            largest = std::max(largest, weights[j] * std::abs(x.v.scales(b, j, kv, 0)));
-          const double step = largest / steps;
-          for (long j = begin; j < end; ++j)
-            for (long c = 0; c < value_dim && weights[j] > 0; ++c)
-              squares[static_cast<std::size_t>(c)] +=
-                  step * step / 12 * x.v.integers(b, j, kv, c) * x.v.integers(b, j, kv, c);
-        }
-        for (long c = 0; c < value_dim; ++c) {
-          double& deviation =
-              exact.out_deviation[static_cast<std::size_t>(((b * queries + i) * heads + h) * value_dim + c)];
-          deviation = std::sqrt(deviation * deviation + squares[static_cast<std::size_t>(c)] / (u * u));
-        }
-      }
 }
 
 }  // namespace
@@ -131,9 +55,9 @@ TEST_CASE("products of integers follow the definition of attention for all optio
   for (int number = 0; number < 160; ++number) {
     CAPTURE(seed, number);
     const features::setting s = draw(dice, number);
-    const narrow_operands x(dice.generator(), s.e);
+    const integer_operands x(dice.generator(), s.e);
     features::result exact = features::definition(s, x.numbers());
-    add_rounded_weights(s, x, exact);
+    narrow_products::add_integer_weights(s, x, exact);
     std::vector<double> sums, same_sums;
     const tensor got = attended(s, x, sums);
     const double error = features::out_error<float>(exact, got),
@@ -163,10 +87,10 @@ TEST_CASE("integers of 16 bits are few steps where head_dim is large, and sums s
   s.e = {1, 1, 40, 2, 1, dim, 5};
   s.options.products = rope::product_precision::integers;
   CAPTURE(seed, dim);
-  narrow_operands x(generator, s.e);
+  integer_operands x(generator, s.e);
   const auto check = [&] {
     features::result exact = features::definition(s, x.numbers());
-    add_rounded_weights(s, x, exact);
+    narrow_products::add_integer_weights(s, x, exact);
     std::vector<double> sums;
     CHECK(features::out_error<float>(exact, attended(s, x, sums)) <= 1);
     CHECK(features::log_sum_error<float>(exact, sums) <= 1);
@@ -185,7 +109,7 @@ TEST_CASE("products of integers are full ones where queries are many", "[attenti
   features::setting s;
   s.e = {2, 70, 210, 4, 2, 33, 40};
   s.options.window = 90;
-  const narrow_operands x(generator, s.e);
+  const integer_operands x(generator, s.e);
   std::vector<double> sums, full_sums;
   const tensor full = attended(s, x, full_sums);
   s.options.products = rope::product_precision::integers;
@@ -203,7 +127,7 @@ TEST_CASE("products of integers have no error where queries and weights are whol
     features::setting s;
     s.e = {1, 1, keys, 3, 1, 64, 70};
     s.options.causal = false;
-    narrow_operands x(generator, s.e);
+    integer_operands x(generator, s.e);
     for (double& value : x.k.integers.values) value = 0;
     for (double& value : x.v.scales.values) value = 0.5;
     std::vector<double> sums, full_sums;
@@ -228,8 +152,8 @@ TEST_CASE("with products of integers what a query does not see changes no bit of
     CAPTURE(seed, number);
     const features::setting s = draw(dice, number);
     if (s.e.keys == 0 || s.e.queries == 0) continue;
-    const narrow_operands clean(dice.generator(), s.e);
-    narrow_operands x = clean;
+    const integer_operands clean(dice.generator(), s.e);
+    integer_operands x = clean;
     const long bad = dice.up_to(s.e.keys - 1), b = dice.up_to(s.e.batch - 1),
                kv = dice.up_to(s.e.kv_heads - 1);
     const float spoiled[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
@@ -260,11 +184,11 @@ TEST_CASE("with products of integers a query that is no number reaches itself al
   features::setting s;
   s.e = {1, 1, 150, 6, 2, 40, 33};
   s.options.products = rope::product_precision::integers;
-  const narrow_operands clean(generator, s.e);
+  const integer_operands clean(generator, s.e);
   std::vector<double> sums;
   const tensor before = attended(s, clean, sums);
   const float bad = GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
-  narrow_operands x = clean;
+  integer_operands x = clean;
   x.q(0, 0, 2, 7) = static_cast<double>(bad);
   const tensor after = attended(s, x, sums);
   bool same = true, reached = true;

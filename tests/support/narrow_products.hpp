@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_NARROW_PRODUCTS_HPP
+#define ROPE_TESTS_NARROW_PRODUCTS_HPP
+
+/// What products of fewer bits are expected to be off by beside full ones: weights, and for integers queries,
+/// are rounded before they are multiplied.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <random>
+#include <rope/attention/quantized_attention.hpp>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_features.hpp"
+#include "support/quantized.hpp"
+#include "support/tolerance.hpp"
+
+namespace narrow_products {
+
+using attention_call::extents;
+using attention_call::operands;
+using reference::tensor;
+
+/// Adds what rounding weights to bfloat16 is expected to add: each by at most 2^-8 of itself, independent of
+/// each other, and the sum of weights as it was. An output sum_j w_j x_j is then off by sum_j w_j e_j x_j.
+inline void add_bfloat16_weights(const features::setting& s, const operands& x, features::result& exact) {
+  const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
+  const double in_u = std::ldexp(1.0, -8) / static_cast<double>(tolerance::unit_roundoff<float>());
+  std::vector<double> squares(static_cast<std::size_t>(value_dim));
+  for (long b = 0; b < batch; ++b)
+    for (long h = 0; h < heads; ++h)
+      for (long i = 0; i < queries; ++i) {
+        std::fill(squares.begin(), squares.end(), 0.0);
+        const auto row = static_cast<std::size_t>(((b * heads + h) * queries + i) * keys);
+        for (long j = 0; j < keys; ++j) {
+          const double weight = exact.weights[row + static_cast<std::size_t>(j)];
+          if (weight == 0) continue;
+          const double* value = &x.v.values[static_cast<std::size_t>(
+              ((b * keys + j) * kv_heads + h / (heads / kv_heads)) * value_dim)];
+          for (double& sum : squares) {
+            sum += weight * weight * *value * *value;
+            ++value;
+          }
+        }
+        double* deviation =
+            &exact.out_deviation[static_cast<std::size_t>(((b * queries + i) * heads + h) * value_dim)];
+        for (const double sum : squares) {
+          *deviation = std::sqrt(*deviation * *deviation + in_u * in_u / 3 * sum);
+          ++deviation;
+        }
+      }
+}
+
+inline constexpr double integer_steps = 32767;  // of the largest number of 16 bits
+
+/// The step of the integers of a query head with this largest channel.
+inline double step_of(double largest, long dim) {
+  return largest / std::min(integer_steps, std::floor(2147483647.0 / 128 / static_cast<double>(dim)));
+}
+
+/// Queries of float, and keys and values of integers, for products of integers.
+struct integer_operands {
+  tensor q;
+  quantized::heads k, v;
+
+  integer_operands(std::mt19937& generator, const extents& e)
+      : q(attention_call::random<float>(generator, {e.batch, e.queries, e.heads, e.dim})),
+        k(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.dim)),
+        v(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.value_dim)) {
+    // No channel is so close to the middle between two integers that a rounding of it decides.
+    for_each_channel([](double step, double& channel) {
+      const double distance = std::abs(channel / step - std::nearbyint(channel / step));
+      if (distance > 0.48) channel = static_cast<double>(static_cast<float>(channel - 0.1 * step));
+    });
+  }
+
+  /// Calls visit(step, channel) for every channel of the queries but the largest of its head.
+  template <class Visit>
+  void for_each_channel(const Visit& visit) {
+    for (long b = 0; b < q.batch; ++b)
+      for (long t = 0; t < q.tokens; ++t)
+        for (long h = 0; h < q.heads; ++h) {
+          double largest = 0;
+          for (long d = 0; d < q.dim; ++d) largest = std::max(largest, std::abs(q(b, t, h, d)));
+          for (long d = 0; d < q.dim; ++d)
+            if (std::abs(q(b, t, h, d)) < largest) visit(step_of(largest, q.dim), q(b, t, h, d));
+        }
+  }
+
+  /// What is multiplied: the numbers of keys and values, and queries rounded to integers times a step.
+  operands numbers() const {
+    integer_operands rounded = *this;
+    rounded.for_each_channel(
+        [](double step, double& channel) { channel = step * std::nearbyint(channel / step); });
+    return {rounded.q, k.numbers(), v.numbers()};
+  }
+};
+
+/// Adds what rounding a weight w_j times the scale of its value is expected to add. Within a tile of 128 keys
+/// every such number is off by a step of the largest over sqrt(12), independent of the others, and meets the
+/// integers of its value.
+inline void add_integer_weights(const features::setting& s, const integer_operands& x,
+                                features::result& exact) {
+  constexpr long tile = 128;
+  const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
+  const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
+  for (long b = 0; b < batch; ++b)
+    for (long h = 0; h < heads; ++h)
+      for (long i = 0; i < queries; ++i) {
+        const long kv = h / (heads / kv_heads);
+        const double* weights =
+            &exact.weights[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys)];
+        std::vector<double> squares(static_cast<std::size_t>(value_dim));
+        for (long begin = 0; begin < keys; begin += tile) {
+          const long end = std::min(begin + tile, keys);
+          double largest = 0;
+          for (long j = begin; j < end; ++j)
+            largest = std::max(largest, weights[j] * std::abs(x.v.scales(b, j, kv, 0)));
+          const double step = largest / integer_steps;
+          for (long j = begin; j < end; ++j)
+            for (long c = 0; c < value_dim && weights[j] > 0; ++c)
+              squares[static_cast<std::size_t>(c)] +=
+                  step * step / 12 * x.v.integers(b, j, kv, c) * x.v.integers(b, j, kv, c);
+        }
+        for (long c = 0; c < value_dim; ++c) {
+          double& deviation =
+              exact.out_deviation[static_cast<std::size_t>(((b * queries + i) * heads + h) * value_dim + c)];
+          deviation = std::sqrt(deviation * deviation + squares[static_cast<std::size_t>(c)] / (u * u));
+        }
+      }
+}
+
+/// Whether a call has products of integers: it asks for them, and its queries are so few that they read keys
+/// from where they are.
+inline bool are_of_integers(const features::setting& s) {
+  return s.options.products == rope::product_precision::integers &&
+         s.e.queries * (s.e.heads / s.e.kv_heads) <=
+             rope::detail::most_decode_rows<float, std::int8_t>(s.options);
+}
+
+}  // namespace narrow_products
+
+#endif  // ROPE_TESTS_NARROW_PRODUCTS_HPP
