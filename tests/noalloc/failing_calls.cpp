@@ -11,6 +11,8 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -123,28 +125,137 @@ bool same_stored(const quantized_view<T>& a, const quantized_view<T>& b) {
   return same;
 }
 
-/// Whether two caches hold the same, at the same places.
+/// What attention goes by.
+template <class Cache>
+std::span<const std::int64_t> places(const Cache& cache, Index row) {
+  if constexpr (requires { cache.order(row); })
+    return cache.order(row);
+  else
+    return cache.positions(row);
+}
+
+/// How many of `queries` newest tokens each row has, if a call of attention without counts may ask that.
+template <class Cache>
+std::optional<std::vector<Index>> counts_of_queries(const Cache& cache, Index queries) {
+  try {
+    const auto counts = cache.query_counts(queries);
+    return std::vector<Index>(counts.begin(), counts.end());
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+template <class Cache>
+bool belongs_to(const Cache& cache, const frequency_table<float>& table) {
+  try {
+    cache.template check_table<half_split>(table);
+    return true;
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
+
+/// What keys turn by, and what they are rebased to.
+const frequency_table<float>& table_of_keys() {
+  static const frequency_table<float> table(frequencies(head_dim), 3 * tokens);
+  return table;
+}
+const frequency_table<float>& other_table() {
+  static const frequency_table<float> table(frequencies(head_dim, 1e6), 3 * tokens);
+  return table;
+}
+
+/// Whether two caches hold the same, at the same places, and go on in the same way.
 template <class Cache>
 bool same_cache(const Cache& a, const Cache& b) {
+  for (const auto* table : {&table_of_keys(), &other_table()})
+    if (belongs_to(a, *table) != belongs_to(b, *table)) return false;
+  for (const Index queries : {1, 4, 9})
+    if (counts_of_queries(a, queries) != counts_of_queries(b, queries)) return false;
   for (Index row = 0; row < a.batch(); ++row) {
-    const auto here = a.order(row), there = b.order(row);
+    const auto here = places(a, row), there = places(b, row);
     if (a.size(row) != b.size(row) ||
         a.next_positions()[std::size_t(row)] != b.next_positions()[std::size_t(row)] ||
         !std::equal(here.begin(), here.end(), there.begin(), there.end()) ||
         !same_stored(a.keys(row), b.keys(row)) || !same_stored(a.values(row), b.values(row)))
       return false;
-    if (a.axes() > 0 && !(a.coordinates(row) == b.coordinates(row)).all()) return false;
+    if constexpr (requires { a.axes(); })
+      if (a.axes() > 0 && !(a.coordinates(row) == b.coordinates(row)).all()) return false;
   }
   return true;
 }
 
-/// Checks a call that changes a cache.
-template <class Cache, class Call>
-void check_changing(const Cache& cache, const Call& call) {
+/// Checks a call that changes a cache, or what `same(a, b)` compares.
+///
+/// \return  how many times it failed
+template <class Cache, class Call, class Same>
+long check_changing(const Cache& cache, const Call& call, const Same& same) {
   Cache expected = cache, changed = cache;
   call(expected);
-  failures_of([&] { call(changed); }, [&] { return same_cache(changed, cache); });
-  CHECK(same_cache(changed, expected));
+  const long failures = failures_of([&] { call(changed); }, [&] { return same(changed, cache); });
+  CHECK(same(changed, expected));
+  return failures;
+}
+template <class Cache, class Call>
+long check_changing(const Cache& cache, const Call& call) {
+  return check_changing(cache, call, [](const Cache& a, const Cache& b) { return same_cache(a, b); });
+}
+
+/// Two sequences in pages of a pool. The last 9 tokens of the first begin with one at the end of a page, so
+/// that later pages need more scratch than the first.
+template <class C>
+struct paged {
+  static constexpr Index pages = 11, page_size = 4;
+  std::vector<C> keys = std::vector<C>(std::size_t(pages * page_size * kv_heads * head_dim), C(7)),
+                 values = keys;
+  std::vector<float> key_scales = std::vector<float>(std::size_t(pages * page_size * kv_heads), 1.0f),
+                     value_scales = key_scales;
+  std::vector<int> blocks = {8, 1, 6, 3, 0, 2, 9, 4}, lengths = {12, 10};
+  key_storage storage = key_storage::rotated;
+
+  page_view<C> view() {
+    return {{.keys = pool(keys, key_scales), .values = pool(values, value_scales)}, blocks, lengths, storage};
+  }
+  /// The same with zeros for the newest tokens of each sequence.
+  paged without_newest(Index count) const {
+    paged result = *this;
+    for (std::size_t s = 0; s < lengths.size(); ++s)
+      for (Index t = lengths[s] - count; t < lengths[s]; ++t) {
+        const Index page = blocks[4 * s + static_cast<std::size_t>(t / page_size)],
+                    head = (page * page_size + t % page_size) * kv_heads;
+        std::fill_n(result.keys.begin() + head * head_dim, kv_heads * head_dim, C(0));
+        std::fill_n(result.values.begin() + head * head_dim, kv_heads * head_dim, C(0));
+        std::fill_n(result.key_scales.begin() + head, kv_heads, 0.0f);
+        std::fill_n(result.value_scales.begin() + head, kv_heads, 0.0f);
+      }
+    return result;
+  }
+  friend bool operator==(const paged& a, const paged& b) {
+    return testing::same_bits(a.keys, b.keys) && testing::same_bits(a.values, b.values) &&
+           testing::same_bits(a.key_scales, b.key_scales) &&
+           testing::same_bits(a.value_scales, b.value_scales);
+  }
+
+ private:
+  static auto pool(std::vector<C>& memory, std::vector<float>& scales) {
+    if constexpr (std::is_same_v<C, std::int8_t>)
+      return bshd(memory.data(), scales.data(), pages, page_size, kv_heads, head_dim);
+    else
+      return (void)scales, bshd(memory.data(), pages, page_size, kv_heads, head_dim);
+  }
+};
+
+/// Checks a call that writes the newest tokens to pages: where it fails, nothing but these may have changed.
+template <class C, class Call>
+long check_page_writes(const paged<C>& pages, Index newest, const Call& call) {
+  paged<C> expected = pages, changed = pages;
+  call(expected);
+  const paged<C> held = pages.without_newest(newest);
+  const long failures =
+      failures_of([&] { call(changed); }, [&] { return changed.without_newest(newest) == held; });
+  CHECK(changed == expected);
+  CHECK_FALSE(changed == pages);
+  return failures;
 }
 
 }  // namespace
@@ -322,6 +433,129 @@ TEST_CASE("a cache whose change finds no memory is as it was", "[noalloc]") {
   ring_cache<Eigen::half> narrow(batch, {.sinks = 2, .window = 9, .chunk = 9}, kv_heads, head_dim);
   for (int n = 0; n < 3; ++n) narrow.append<half_split>(k, v, x.table);
   check_changing(narrow, [&](auto& to) { to.template append<half_split>(k, v, x.table); });
+}
+
+TEST_CASE("a ring whose change finds no memory is as it was", "[noalloc]") {
+  operands x;
+  const std::vector<int> counts = {9, 4}, parents = {1, 0}, twice = {1, 1};
+  const auto check = [&](auto ring, const key_storage storage) {
+    const auto append = [&](auto& to, const std::vector<int>& of_rows) {
+      const auto k = x.narrow(x.k).token_range(0, 9), v = x.narrow(x.v).token_range(0, 9);
+      if (storage == key_storage::raw)
+        to.append(k, v, of_rows);
+      else
+        to.template append<half_split>(k, v, x.table, of_rows);
+    };
+    for (int n = 0; n < 3; ++n) {
+      CAPTURE(n);
+      check_changing(ring, [&](auto& to) { append(to, {}); });
+      check_changing(ring, [&](auto& to) { append(to, counts); });
+      CHECK(check_changing(ring, [&](auto& to) { to.reorder(parents); }) > 0);
+      CHECK(check_changing(ring, [&](auto& to) { to.reorder(twice); }) > 0);
+      check_changing(ring, [&](auto& to) { to.copy_row(0, 1); });
+      check_changing(ring, [&](auto& to) { to.truncate(to.next_positions()[1], batch_row{1}); });
+      check_changing(ring, [&](auto& to) { to.clear(); });
+      append(ring, counts);
+    }
+  };
+  const ring_policy policy = {.sinks = 2, .window = 9, .chunk = 9};
+  for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
+    CAPTURE(storage == key_storage::raw);
+    check(ring_cache<float>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
+    check(ring_cache<Eigen::half>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
+    check(ring_cache<std::int8_t>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
+  }
+}
+
+TEMPLATE_TEST_CASE("a latent_cache whose change finds no memory is as it was", "[noalloc]", float,
+                   Eigen::half) {
+  constexpr Index latent_dim = 24;
+  std::vector<float> latent_memory = testing::random_channels<float>(batch * tokens * latent_dim, 8),
+                     part_memory = testing::random_channels<float>(batch * tokens * head_dim, 9);
+  const auto latents = bshd(latent_memory.data(), batch, tokens, 1, latent_dim).token_range(0, 9),
+             parts = bshd(part_memory.data(), batch, tokens, 1, head_dim).token_range(0, 9);
+  const frequency_table<float>&table = table_of_keys(), &other = other_table();
+  std::vector<int> ids;
+  for (int n = 0; n < 18; ++n) ids.push_back(n * 5 % 37);
+  const std::vector<int> counts = {9, 4}, parents = {1, 0};
+  using cache_type = latent_cache<TestType>;
+  const auto check_rows = [&](const cache_type& cache) {
+    CHECK(check_changing(cache, [&](cache_type& to) { to.reorder(parents); }) > 0);
+    check_changing(cache, [&](cache_type& to) { to.copy_row(0, 1); });
+    check_changing(cache, [&](cache_type& to) { to.truncate(3, batch_row{1}); });
+    check_changing(cache, [&](cache_type& to) { to.remove(1, 2, batch_row{0}); });
+    check_changing(cache, [&](cache_type& to) { to.clear(); });
+  };
+  cache_type rotated(batch, tokens, latent_dim, head_dim);
+  rotated.template append<half_split>(latents, parts, table);
+  check_rows(rotated);
+  const auto append = [&](cache_type& to) { to.template append<half_split>(latents, parts, table); };
+  const auto append_at = [&](cache_type& to) {
+    to.template append_at<half_split>(latents, parts, table, ids);
+  };
+  check_changing(rotated, append);
+  check_changing(rotated, append_at);
+  check_changing(rotated,
+                 [&](cache_type& to) { to.template append<half_split>(latents, parts, table, counts); });
+  CHECK(check_changing(rotated, [&](cache_type& to) { to.template shift<half_split>(2, 3, 4, table); }) > 0);
+  CHECK(check_changing(rotated, [&](cache_type& to) { to.template rebase<half_split>(table, other); }) > 0);
+  check_changing(rotated, [&](cache_type& to) { to.truncate(5); });
+  rotated.truncate(4, batch_row{0});
+  check_rows(rotated);
+  CHECK(check_changing(rotated, [&](cache_type& to) { to.template rebase<half_split>(table, other); }) > 0);
+
+  cache_type raw(batch, tokens, latent_dim, head_dim, key_storage::raw);
+  raw.append(latents, parts, counts);
+  check_rows(raw);
+  check_changing(raw, [&](cache_type& to) { to.append(latents, parts); });
+  check_changing(raw, [&](cache_type& to) { to.append_at(latents, parts, ids, counts); });
+  check_changing(raw, [&](cache_type& to) { to.shift(1, 3, 4, batch_row{1}); });
+}
+
+TEMPLATE_TEST_CASE("pages and keys of the caller's whose change finds no memory are as they were",
+                   "[noalloc]", float, Eigen::half, std::int8_t) {
+  operands x;
+  const auto k = x.narrow(x.k).token_range(0, 9), v = x.narrow(x.v).token_range(0, 9);
+  const frequency_table<float>&table = table_of_keys(), &other = other_table();
+  const std::vector<float> weight(head_dim, 2.0f);
+  const auto normed = normed_table(head_norm<float>{.weight = weight}, table);
+  using pages = paged<TestType>;
+  const auto same = [](const pages& a, const pages& b) { return a == b; };
+  pages empty;
+  const Index newest = k.tokens;
+  CHECK(check_page_writes(empty, newest,
+                          [&](pages& to) { write_pages<half_split>(k, v, to.view(), table); }) > 0);
+  CHECK(check_page_writes(empty, newest,
+                          [&](pages& to) { write_pages<half_split>(k, v, to.view(), normed); }) > 0);
+  pages raw = empty;
+  raw.storage = key_storage::raw;
+  CHECK(check_page_writes(raw, newest, [&](pages& to) { write_pages(k, v, to.view()); }) > 0);
+
+  pages full = empty;
+  write_pages<half_split>(k, v, full.view(), table);
+  CHECK(check_changing(
+            full,
+            [&](pages& to) {
+              shift_keys<half_split>(to.view(), {.sequence = 0, .first = 5, .count = 7}, -3, table);
+            },
+            same) > 0);
+  CHECK(check_changing(
+            full, [&](pages& to) { rebase_keys<half_split>(to.view(), table, other); }, same) > 0);
+
+  if constexpr (!std::is_same_v<TestType, std::int8_t>) {
+    using keys = std::vector<TestType>;
+    const auto view = [](keys& of) { return bshd(of.data(), batch, tokens, kv_heads, head_dim); };
+    const auto same_keys = [](const keys& a, const keys& b) { return testing::same_bits(a, b); };
+    const keys before = testing::random_channels<TestType>(batch * tokens * kv_heads * head_dim, 10);
+    const Eigen::ArrayXi ids = Eigen::ArrayXi::LinSpaced(tokens, 0, tokens - 1);
+    CHECK(check_changing(
+              before, [&](keys& to) { shift_keys<half_split>(view(to), 5, table); }, same_keys) > 0);
+    CHECK(check_changing(
+              before, [&](keys& to) { rebase_keys<half_split>(view(to), 3, table, other); }, same_keys) > 0);
+    CHECK(check_changing(
+              before, [&](keys& to) { rebase_keys<half_split>(view(to), ids + 1, table, other); },
+              same_keys) > 0);
+  }
 }
 
 TEST_CASE("a cache on axes whose change finds no memory is as it was", "[noalloc]") {
