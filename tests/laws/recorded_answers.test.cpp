@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -83,12 +84,20 @@ Index agreeing(const json& record, const frequencies& f, const std::vector<doubl
 
 }  // namespace
 
-TEST_CASE("every recorded answer says where it is from", "[house][recorded]") {
-  for (const char* name :
-       {"ggml_schedules", "ggml_tables", "ggml_layouts", "models/hugging_face", "models/gguf",
-        "models/both_formats", "models/transformers_classes", "logits/llama_3", "logits/gemma3"}) {
+TEST_CASE("every recorded answer says what it is from, of which version, and of when", "[house][recorded]") {
+  const std::regex version("commit [0-9a-f]{7,40}\\b|\\b[0-9]+[.][0-9]+[.][0-9]+|\\bb[0-9]{4,}\\b"),
+      day("\\b20[0-9]{2}-[01][0-9]-[0-3][0-9]\\b"), month("\\b[A-Z][a-z]{2,8} 20[0-9]{2}\\b");
+  const std::vector<std::string> names = testing::all_recorded();
+  CHECK(names.size() >= 33);
+  for (const std::string& name : names) {
     CAPTURE(name);
-    CHECK_FALSE(testing::recorded(name).at("source").get<std::string>().empty());
+    const json file = testing::recorded(name);
+    REQUIRE(file.is_object());
+    const std::string source = file.value("source", "");
+    CAPTURE(source);
+    CHECK(std::regex_search(source, std::regex("transformers|llama[.]cpp|ggml")));
+    CHECK(std::regex_search(source, version));
+    CHECK((std::regex_search(source, day) || std::regex_search(source, month)));
   }
 }
 

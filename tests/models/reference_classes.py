@@ -18,6 +18,8 @@ import re
 import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # classes that look for files of other libraries find none
+COMMIT = "commit decba1d2ea of 2026-08-19"  # what the file checked in was made of
+RECORDED = "2026-11-23"
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Keys that no rotation and no attention depends on: tokens, weights, experts, training, generation, other modalities.
 OTHER = re.compile(
@@ -102,8 +104,8 @@ def main():
         records.append({"config": written, "kind": kind, "expect": expect})
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../recorded/models", "transformers_classes.json")
     with open(out, "w") as file:
-        file.write('{\n  "source": "Hugging Face transformers %s, configuration classes made without arguments",\n' %
-                   transformers.__version__)
+        file.write('{\n  "source": "Hugging Face transformers %s, %s: configuration classes made without arguments, '
+                   'by reference_classes.py",\n  "date": "%s",\n' % (transformers.__version__, COMMIT, RECORDED))
         file.write('  "records": [\n')
         file.write(",\n".join("    " + json.dumps(one, allow_nan=False) for one in records))
         file.write("\n  ]\n}\n")

@@ -47,6 +47,7 @@ import numpy
 import torch
 
 COMMIT = "a59124e27ea9b5a3110495b2c6737c087c8e3bb0"
+VERSION = "4.57.0.dev0, October 2025"  # of the commit; its day was not noted
 TOKENS = 400
 POSITIONS = (0, 1, 7, 63, 200, 399)
 
@@ -386,7 +387,7 @@ class Tiny:
 def record(family):
     config = FAMILIES[family][0]
     tiny = Tiny(config)
-    source = (f"huggingface/transformers, commit {COMMIT}: "
+    source = (f"huggingface/transformers, commit {COMMIT} ({VERSION}): "
               f"src/transformers/models/{tiny.module.__name__.split('.')[2]}, modeling_rope_utils.py, activations.py; "
               "in float64, with stand-ins for the rest of the package in tests/recorded/record_logits.py")
     rows = [json.dumps([float(f"{x:.12g}") for x in row.tolist()]) for row in tiny.logits()]
