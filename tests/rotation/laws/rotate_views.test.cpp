@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
+#include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/rotate.hpp>
 
+#include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <limits>
 #include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
@@ -11,6 +14,10 @@
 
 #if __has_include(<sys/mman.h>)
 #include <sys/mman.h>
+#endif
+#if !defined(NDEBUG) && __has_include(<sys/wait.h>)
+#include <sys/wait.h>
+#include <unistd.h>
 #endif
 
 // Every way to say where the heads are. Heads are written and read back by the container's own indices, so a
@@ -53,6 +60,23 @@ template <class Layout, class T, class At, class Rotate>
 bool turns_in_place(At at, Rotate rotate, Index batch = B) {
   return turns_by_token<Layout, T>(at, at, rotate, batch);
 }
+
+#if !defined(NDEBUG) && __has_include(<sys/wait.h>)
+/// Whether an assertion ends the process that makes the call.
+template <class Call>
+bool is_asserted(const Call& call) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGABRT, SIG_DFL);
+    close(STDERR_FILENO);
+    call();
+    _exit(0);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+#endif
 
 }  // namespace
 
@@ -176,6 +200,35 @@ TEST_CASE("the heads of one token are the same view in every order of axes", "[r
   CHECK_FALSE(detail::same_or_disjoint(head_view<const float>(bshd(memory.data(), 1, 2, 3, 8)),
                                        bhsd(memory.data(), 1, 3, 2, 8)));
   CHECK_FALSE(detail::same_or_disjoint(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
+}
+
+TEST_CASE("an output over a part of its input is refused where assertions are compiled", "[rotation]") {
+  using namespace rope;
+  std::vector<float> memory = testing::random_channels<float>(8 * 3 * 8, 6);
+  const head_view<const float> x = thd(memory.data() + 24, 4, 3, 8);
+  const head_view<float> parts[] = {
+      thd(memory.data() + 24 + 1, 4, 3, 8),   // a channel later
+      thd(memory.data() + 24 + 8, 4, 3, 8),   // a head
+      thd(memory.data() + 24 + 24, 4, 3, 8),  // a token
+      thd(memory.data(), 4, 3, 8),            // a token earlier
+      bhsd(memory.data() + 24, 1, 3, 4, 8)};  // the same place, in another order
+  const head_view<float> fits[] = {thd(memory.data() + 24, 4, 3, 8), thd(memory.data() + 96 + 24, 3, 3, 8)};
+  const auto fitting = [&](const head_view<float>& out) { return x.token_range(0, out.tokens); };
+  for (const head_view<float>& out : parts) CHECK_FALSE(detail::same_or_disjoint(x, out));
+  for (const head_view<float>& out : fits) CHECK(detail::same_or_disjoint(fitting(out), out));
+#if !defined(NDEBUG) && __has_include(<sys/wait.h>)
+  const frequency_table<> table(frequencies(8), 10);
+  const std::vector<float> ones(8, 1.0f);
+  const head_norm<float> norm = {.weight = ones};
+  for (const head_view<float>& out : parts) {
+    CHECK(is_asserted([&] { rotate_to<half_split>(x, out, table); }));
+    CHECK(is_asserted([&] { unrotate_to<interleaved>(x, out, table); }));
+    CHECK(is_asserted([&] { normalize_heads_to(x, out, norm); }));
+    CHECK(is_asserted([&] { normalize_and_rotate_to<half_split>(x, out, norm, table); }));
+  }
+  for (const head_view<float>& out : fits)
+    CHECK_FALSE(is_asserted([&] { rotate_to<half_split>(fitting(out), out, table); }));
+#endif
 }
 
 TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their row", "[rotation]", float,
