@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -79,6 +80,39 @@ TEST_CASE("eight threads share one table", "[house]") {
     same[n] += testing::same_bits(all_calls(table, user), alone[n]);
   });
   for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
+}
+
+TEST_CASE("a table does not grow while threads share it", "[house]") {
+  // Half of the threads read; the others ask for positions behind the end, which are refused, and make longer
+  // tables of their own, which have the rows of the shared one.
+  const rope::frequencies schedule(head_dim);
+  const rope::frequency_table<float> table(schedule, 3 * tokens);
+  const float* const row = table.cos(5).data();
+  std::vector<std::vector<float>> alone;
+  for (Index user = 0; user < users; ++user) alone.push_back(all_calls(table, user));
+  std::vector<int> same(std::size_t(users), 0), refused(std::size_t(users), 0);
+  together([&](Index user, Index round) {
+    const auto n = std::size_t(user);
+    if (user % 2 == 0) {
+      same[n] += testing::same_bits(all_calls(table, user), alone[n]);
+      return;
+    }
+    std::vector<float> q = numbers(heads, user, 1);
+    try {
+      rope::rotate<half_split>(view(q, heads), table, 2 * tokens + 1 + round);
+    } catch (const std::out_of_range&) {
+      refused[n] += testing::same_bits(q, numbers(heads, user, 1));
+    }
+    const rope::frequency_table<float> longer(schedule, 3 * tokens + 1 + round);
+    same[n] +=
+        longer.fingerprint() == table.fingerprint() && testing::same_bits(all_calls(longer, user), alone[n]);
+  });
+  for (Index user = 0; user < users; ++user) {
+    CHECK(same[std::size_t(user)] == rounds);
+    CHECK(refused[std::size_t(user)] == (user % 2 == 0 ? 0 : rounds));
+  }
+  CHECK(table.rows() == 3 * tokens);
+  CHECK(table.cos(5).data() == row);
 }
 
 TEST_CASE("eight threads make tables, and use those of each other", "[house]") {

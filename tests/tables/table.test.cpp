@@ -216,6 +216,18 @@ TEMPLATE_TEST_CASE("a range of positions may begin anywhere and has the bits of 
   }
 }
 
+TEMPLATE_TEST_CASE("a table of positions around a million has their rows alone", "[tables][table]", float,
+                   double) {
+  const frequencies schedule(8, 1e4);
+  const std::int64_t first = 999'990, last = 1'000'010;
+  const frequency_table<TestType> far(schedule, first, last);
+  CHECK(far.rows() == last - first);
+  CHECK(far.first() == first);
+  CHECK_FALSE(far.contains(first - 1));
+  CHECK_FALSE(far.contains(0));
+  CHECK(far.cos(last - 1).data() - far.cos(first).data() == (last - first - 1) * far.rotary_dim());
+}
+
 TEMPLATE_TEST_CASE("the opposite position has the same cosine and the opposite sine", "[tables][table]",
                    float, double) {
   const frequency_table<TestType> table(frequencies(128, 1e4), -500, 501);

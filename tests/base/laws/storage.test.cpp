@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>  // std::allocator_traits
 #include <stdexcept>
 #include <utility>
 
@@ -35,6 +36,18 @@ void check_sizes() {
 }
 
 }  // namespace
+
+TEST_CASE("one container takes the memory of another", "[base]") {
+  // libc++ compiles a copy of every element where an allocator does not say that memory may be taken over.
+  using traits = std::allocator_traits<storage<float>::allocator_type>;
+  CHECK(traits::propagate_on_container_copy_assignment::value);
+  CHECK(traits::propagate_on_container_move_assignment::value);
+  CHECK(traits::propagate_on_container_swap::value);
+  storage<float> from(7, 3.0f), to(9, 4.0f);
+  const float* const place = from.data();
+  to = std::move(from);
+  CHECK(to.data() == place);
+}
 
 TEST_CASE("storage begins at a cache line, and what no address space holds is refused", "[base]") {
   check_sizes<float>();
