@@ -21,16 +21,18 @@ only read: a planted one lies in the scratch folder, which is searched before in
 exhibits.json is a list of objects:
 
     name      what is prevented
-    reports   where it happened: "project#number", or "here", in an earlier state of this library
+    reports   where it is told of: "project#number", or "here", in an earlier state of this library; empty where
+              a guarantee would end and no report is known
     test      the file below tests/ that holds it
     case      the test case in it; TEMPLATE_TEST_CASEs by their common name
-    with      more files to compile and link, below tests/
+    with      more files below tests/, to compile and link; of a warning, those that the test includes
     flags     more flags of the compiler and linker
     header    the header below include/ in which the bug is planted
     find      the text to be replaced, which occurs there exactly once
     plant     the bug
-    by        how the test notices: "run" (the case fails, or crashes), "compile" (the test no longer compiles)
-              or "refusal" (the test, a file of compile_fail/, is compiled though it must not be); else "run"
+    by        how the test notices: "run" (the case fails, or crashes), "compile" (the test no longer compiles),
+              "refusal" (the test, a file of compile_fail/, is compiled though it must not be) or "warning"
+              (the compiler, with the flags, no longer takes the test without a word); else "run"
     gate      instead of case, header, find and plant: what holds a rule that no header can break
 
 The last line counts; the exit status is 1 if a bug was not caught or could not be planted.
@@ -91,8 +93,8 @@ def check(exhibit):
     if "gate" in exhibit:
         return
     way = exhibit.get("by", "run")
-    if way not in ("run", "compile", "refusal"):
-        raise Failure(f"is noticed by run, compile or refusal, got {way}")
+    if way not in ("run", "compile", "refusal", "warning"):
+        raise Failure(f"is noticed by run, compile, refusal or warning, got {way}")
     if way == "run" and exhibit["case"] not in cases_in(test.read_text(encoding="utf-8")):
         raise Failure(f"no longer applies: {exhibit['test']} has no case \"{exhibit['case']}\"")
     header = INCLUDE / exhibit["header"]
@@ -228,6 +230,14 @@ class Workshop:
         code, said = run(command + [str(file)])
         return code != 0 and re.search(expected, said) is not None
 
+    def without_a_word(self, exhibit, headers):
+        """Whether the compiler, with the flags of an exhibit, has nothing to say about its test."""
+        command = [word for word in self.base if word != "-w"] + exhibit.get("flags", []) + ["-fsyntax-only"]
+        for folder in headers + [INCLUDE]:
+            command += ["-I", str(folder)]
+        code, said = run(command + [str(TESTS / exhibit["test"])])
+        return code == 0 and said == ""
+
     def true_program(self, exhibit):
         """The test on the headers as they are, compiled once for all exhibits of a file."""
         return self.once(self.scratch / ("true_" + self.state_of(exhibit).hexdigest()[:16]),
@@ -236,6 +246,8 @@ class Workshop:
     def passes_on_true_headers(self, exhibit):
         if exhibit.get("by") == "refusal":
             return self.refused(exhibit, [])
+        if exhibit.get("by") == "warning":
+            return self.without_a_word(exhibit, [])
         program = self.true_program(exhibit)
         if exhibit.get("by") == "compile":
             return True
@@ -281,6 +293,8 @@ class Workshop:
             planted.write_text(text.replace(exhibit["find"], exhibit["plant"]), encoding="utf-8")
             if exhibit.get("by") == "refusal":
                 return not self.refused(exhibit, [place / "include"]), "no longer refused"
+            if exhibit.get("by") == "warning":
+                return not self.without_a_word(exhibit, [place / "include"]), "the compiler warns or stops"
             try:
                 self.build(exhibit, [place / "include"], place / "program")
             except Failure as failure:
