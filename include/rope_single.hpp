@@ -1666,7 +1666,7 @@ inline void check_options(const char* function, const attention_options& options
 
 #include <concepts>
 #include <cstddef>
-#include <iterator>  // std::data
+#include <iterator>  // std::data, std::end
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
@@ -1990,10 +1990,13 @@ concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
 /// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for
-/// data() and size() alone would take a strided view for one.
+/// data() and size() alone, as the span of libc++ 14 does, would take a strided view for one.
 template <class X>
-concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-                              std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
 
 /// Integers that can be read where they are.
 template <class X>
