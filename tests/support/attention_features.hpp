@@ -131,7 +131,8 @@ setting draw(Dice& d, long longest = 300, const most& limits = {}) {
       o.key_counts = s.key_counts;
       // Rows with fewer keys than queries have padding among their queries too.
       for (long b = 0; b < batch; ++b)
-        s.query_counts.push_back(d.up_to(std::min(queries, s.key_counts[static_cast<std::size_t>(b)])));
+        s.query_counts.push_back(
+            d.up_to(std::min(queries, static_cast<long>(s.key_counts[static_cast<std::size_t>(b)]))));
       if (d.one_in(2) || *std::min_element(s.key_counts.begin(), s.key_counts.end()) < queries)
         o.query_counts = s.query_counts;
       else
