@@ -1733,8 +1733,9 @@ struct listed_positions {
 template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
-  evaluated_positions(const X& ids, Index tokens)
-      : evaluated_list<Integer>(ids), listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+  evaluated_positions(const X& expression, Index tokens)
+      : evaluated_list<Integer>(expression),
+        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
   evaluated_positions(const evaluated_positions& other)
       : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
     this->ids.data = evaluated_list<Integer>::memory.data();

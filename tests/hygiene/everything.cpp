@@ -84,6 +84,7 @@ void use_rotation() {
   std::vector<int> ids(static_cast<std::size_t>(tokens), 3);
   const std::vector<std::int64_t> starts = {1, 60};
   there_and_back(ids);
+  there_and_back(Eigen::ArrayXi::LinSpaced(tokens, 0, tokens - 1) + 1);
   there_and_back(row_starts<std::int64_t>{starts});
   const std::vector<std::int64_t> offsets = {0, 9, tokens};
   rotate<Layout>(thd(x.q.data(), tokens, heads, head_dim), table, segments<std::int64_t>{offsets, starts});
