@@ -3,6 +3,7 @@
 // one. No cut changes a bit of outputs or log-sum-exp, and a call with enough work is never left to one thread.
 #include <rope/attention/attention.hpp>
 
+#include <cstdint>
 #include <rope/rope.hpp>
 #include <string>
 #include <vector>
@@ -54,7 +55,7 @@ TEMPLATE_TEST_CASE("every cut of attention between threads gives the same bits",
                                                    1);
     const frequency_table<float> table(frequencies(s.head_dim / 8 * 8), s.keys);
     const std::vector<float> bias = testing::random_channels<float>(numbers, s.heads * s.keys, -2, 1);
-    std::vector<Index> counts(static_cast<std::size_t>(s.batch), s.keys);
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(s.batch), s.keys);
     counts.back() -= 3;
     for (const bool heads_first : {false, true}) {
       const auto view = [&](std::vector<T>& x, Index tokens, Index heads, Index channels) {
