@@ -193,8 +193,9 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
       invalid,
       [&] { cache.rebase<half_split>(table, frequency_table<>(axial(frequencies(2), 3), image(2))); },
       "got 4 and 3 pairs");
-  // Forgetting all of it forgets the frequencies.
+  // Forgetting all of it forgets the frequencies, and that there was an image.
   cache.clear();
+  CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));
   CHECK_NOTHROW(cache.append<half_split>(x.keys(2), x.values(2), mixed));
   all_refuse(text, "positions on one side and coordinates on the other");
 }

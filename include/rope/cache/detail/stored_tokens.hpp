@@ -158,8 +158,8 @@ class stored_tokens {
     if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
     check_table<Layout>(owner, from);
     if (on_axes()) {
-      turn_between_axes<Layout, numbers_of<T>, From, To> turn(function, coordinates_.axes(),
-                                                              rotation_.table == 0, from, to);
+      turn_between_axes<Layout, numbers_of<T>, From, To> turn(
+          function, coordinates_.axes(), rows_.empty() || rotation_.table == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
           turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
