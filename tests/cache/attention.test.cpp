@@ -460,6 +460,22 @@ TEST_CASE("options that a cache decides are refused", "[cache]") {
   refused("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {
     o.sink_logits = {bias.data(), 3};
   });
+  refused("products in bfloat16 need queries, keys, values and outputs of bfloat16", cache,
+          [](auto& o) { o.products = product_precision::bfloat16; });
+}
+
+TEST_CASE("products that channels do not have are refused before a row without queries gets its zeros",
+          "[cache]") {
+  tokens_of_ones x;
+  kv_cache<float> cache(2, 10, 2, 8, 5);
+  cache.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
+  for (const int last : {1, 0}) {
+    const int counts[] = {0, last};
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { attention(x.q(2, 1), cache, x.out(2, 1), {.products = product_precision::integers}, counts); },
+        "rope::attention: products of integers need quantized keys and values"));
+    CHECK(x.untouched());
+  }
 }
 
 TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the views", "[cache]") {

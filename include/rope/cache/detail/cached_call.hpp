@@ -10,6 +10,7 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
+#include <rope/attention/product_precision.hpp>
 #include <rope/attention/quantized_attention.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
@@ -127,6 +128,9 @@ class cached_call {
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
+    // Raw keys turn while they are read.
+    raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
+          : check_products<T, C, false>("attention", options_.products, q_.head_dim);
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = queries_of(b);
