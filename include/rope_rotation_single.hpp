@@ -231,7 +231,9 @@ concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
+  /// One.
   Index threads() const { return 1; }
+  /// Calls body(0), body(1), ..., body(count - 1), in this order.
   void parallel_for(Index count, const auto& body) const {
     for (Index i = 0; i < count; ++i) body(i);
   }
@@ -557,10 +559,13 @@ class number_array {
                 "number_array: the numbers are copied as they lie in memory");
 
  public:
+  /// The numbers as an Eigen array [rows, columns], to read and write.
   using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+  /// The same to read.
   using const_map_type =
       Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
 
+  /// No numbers, [0, 0].
   number_array() = default;
 
   /// Numbers that are indeterminate until written.
@@ -571,7 +576,7 @@ class number_array {
 
   /// Numbers that all have one value.
   ///
-  /// Throws:  as above
+  /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
     std::fill_n(data(), size(), value);
   }
@@ -587,9 +592,11 @@ class number_array {
     to = values.derived().array();
   }
 
+  /// A copy of the shape and the numbers.
   number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
     for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
   }
+  /// Takes over the memory of `other`, which is then empty.
   number_array(number_array&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         rows_(std::exchange(other.rows_, 0)),
@@ -606,36 +613,55 @@ class number_array {
     if (data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
   }
 
-  /// Another shape; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
 
+  /// Number of rows.
   Index rows() const { return rows_; }
+  /// Number of columns.
   Index cols() const { return columns_; }
+  /// How many numbers there are: rows() * cols().
   Index size() const { return rows_ * columns_; }
+  /// Whether there is no number.
   bool empty() const { return size() == 0; }
+  /// The first number; number (r, c) is data()[r + c * rows()].
   Scalar* data() { return data_; }
+  /// The same, to read.
   const Scalar* data() const { return data_; }
+  /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
+  /// End of the numbers in the order of memory.
   Scalar* end() { return data() + size(); }
+  /// Begin of the numbers in the order of memory, to read.
   const Scalar* begin() const { return data(); }
+  /// End of the numbers in the order of memory, to read.
   const Scalar* end() const { return data() + size(); }
 
-  /// Of a vector: number i.
+  /// Number i in the order of memory.  Requires: i in [0, size())
   Scalar& operator()(Index i) { return data()[i]; }
+  /// The same, to read.
   const Scalar& operator()(Index i) const { return data()[i]; }
+  /// One number.  Requires: row in [0, rows()), column in [0, cols())
   Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  /// The same, to read.
   const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
 
+  /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
     for (Scalar& number : *this) number *= factor;
     return *this;
   }
+  /// Divides every number by `divisor`.
   number_array& operator/=(Scalar divisor) {
     for (Scalar& number : *this) number /= divisor;
     return *this;
   }
 
+  /// The numbers as Eigen sees them, valid until the next resize(), assignment or move.
   map_type map() { return {data(), rows(), cols()}; }
+  /// The same, to read.
   const_map_type map() const { return {data(), rows(), cols()}; }
 
  private:
@@ -1896,8 +1922,10 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   static constexpr Index no_columns = Columns == 1 ? 1 : 0;
 
  public:
+  /// The numbers as an Eigen array, to read.
   using const_map = detail::const_array_map<Scalar, Columns>;
 
+  /// No numbers.
   owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
 
   /// Numbers that are indeterminate until written.
@@ -1905,11 +1933,12 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns)
       : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// The same for a vector.
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// Numbers that all have one value.
   ///
-  /// Throws:  as above
+  /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns, Scalar value)
       : owned_array(number_array<Scalar>(rows, columns, value)) {}
 
@@ -1924,8 +1953,10 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
 
+  /// A copy of the shape and the numbers.
   owned_array(const owned_array& other)
       : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
   owned_array(owned_array&& other) noexcept
       : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
     other.~owned_array();
@@ -1945,10 +1976,14 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     return *this = owned_array(values);
   }
 
-  /// Another shape; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// The same for a vector.
   void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
+  /// The numbers, to read; valid until the next resize(), assignment or move.
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:

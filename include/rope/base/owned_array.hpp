@@ -51,8 +51,10 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   static constexpr Index no_columns = Columns == 1 ? 1 : 0;
 
  public:
+  /// The numbers as an Eigen array, to read.
   using const_map = detail::const_array_map<Scalar, Columns>;
 
+  /// No numbers.
   owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
 
   /// Numbers that are indeterminate until written.
@@ -60,11 +62,12 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns)
       : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// The same for a vector.
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// Numbers that all have one value.
   ///
-  /// Throws:  as above
+  /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns, Scalar value)
       : owned_array(number_array<Scalar>(rows, columns, value)) {}
 
@@ -79,8 +82,10 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
 
+  /// A copy of the shape and the numbers.
   owned_array(const owned_array& other)
       : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
   owned_array(owned_array&& other) noexcept
       : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
     other.~owned_array();
@@ -100,10 +105,14 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     return *this = owned_array(values);
   }
 
-  /// Another shape; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// The same for a vector.
   void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
+  /// The numbers, to read; valid until the next resize(), assignment or move.
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:

@@ -58,7 +58,9 @@ concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
+  /// One.
   Index threads() const { return 1; }
+  /// Calls body(0), body(1), ..., body(count - 1), in this order.
   void parallel_for(Index count, const auto& body) const {
     for (Index i = 0; i < count; ++i) body(i);
   }
