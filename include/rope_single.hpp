@@ -1700,6 +1700,16 @@ namespace detail {
 
 inline constexpr std::size_t cache_line = 64;
 
+/// Refuses a block of more bytes than an address can count.
+///
+/// Throws:  std::length_error
+inline void check_block(const char* name, std::size_t count, std::size_t size) {
+  if (count > static_cast<std::size_t>(-1) / size)
+    ROPE_THROW(std::length_error,
+               message(name, ": ", count, " elements of ", size, " bytes exceed the address space"));
+}
+
+/// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
 template <class T>
 struct cache_line_allocator {
   using value_type = T;
@@ -1714,15 +1724,14 @@ struct cache_line_allocator {
   constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
 
   T* allocate(std::size_t count) {
-    if (count > static_cast<std::size_t>(-1) / sizeof(T))
-      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
+    check_block("storage", count, sizeof(T));
     return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
   }
   void deallocate(T* data, std::size_t /*count*/) noexcept {
     ::operator delete (data, std::align_val_t{cache_line});
   }
 
-  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
+  /// Leaves the element indeterminate, where std::allocator would zero it: the owner writes all of them.
   template <class U>
   void construct(U* place) noexcept {
     ::new (static_cast<void*>(place)) U;
@@ -1735,7 +1744,7 @@ struct cache_line_allocator {
   friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
 };
 
-/// Elements are indeterminate until written.
+/// A vector whose new elements are indeterminate until written.
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
 
@@ -2835,8 +2844,7 @@ class scratch_piece {
 
   /// At least `count` elements of `size` bytes, indeterminate.
   void* at_least(std::size_t count, std::size_t size) {
-    if (count > static_cast<std::size_t>(-1) / size)
-      ROPE_THROW(std::length_error, "rope: scratch larger than the address space was asked for");
+    check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
       memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
@@ -2865,8 +2873,7 @@ class scratch_piece {
 /// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
-/// \tparam T     of no constructor or destructor that must run: the memory is bytes, so that there need be no
-///               container of every T
+/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);

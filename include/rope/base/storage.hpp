@@ -7,6 +7,7 @@
 #include <type_traits>  // std::is_trivially_default_constructible_v
 #include <vector>
 
+#include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
@@ -18,6 +19,16 @@ namespace detail {
 
 inline constexpr std::size_t cache_line = 64;
 
+/// Refuses a block of more bytes than an address can count.
+///
+/// Throws:  std::length_error
+inline void check_block(const char* name, std::size_t count, std::size_t size) {
+  if (count > static_cast<std::size_t>(-1) / size)
+    ROPE_THROW(std::length_error,
+               message(name, ": ", count, " elements of ", size, " bytes exceed the address space"));
+}
+
+/// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
 template <class T>
 struct cache_line_allocator {
   using value_type = T;
@@ -32,15 +43,14 @@ struct cache_line_allocator {
   constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
 
   T* allocate(std::size_t count) {
-    if (count > static_cast<std::size_t>(-1) / sizeof(T))
-      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
+    check_block("storage", count, sizeof(T));
     return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
   }
   void deallocate(T* data, std::size_t /*count*/) noexcept {
     ::operator delete (data, std::align_val_t{cache_line});
   }
 
-  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
+  /// Leaves the element indeterminate, where std::allocator would zero it: the owner writes all of them.
   template <class U>
   void construct(U* place) noexcept {
     ::new (static_cast<void*>(place)) U;
@@ -53,7 +63,7 @@ struct cache_line_allocator {
   friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
 };
 
-/// Elements are indeterminate until written.
+/// A vector whose new elements are indeterminate until written.
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
 

@@ -34,8 +34,7 @@ class scratch_piece {
 
   /// At least `count` elements of `size` bytes, indeterminate.
   void* at_least(std::size_t count, std::size_t size) {
-    if (count > static_cast<std::size_t>(-1) / size)
-      ROPE_THROW(std::length_error, "rope: scratch larger than the address space was asked for");
+    check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
       memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
@@ -64,8 +63,7 @@ class scratch_piece {
 /// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
-/// \tparam T     of no constructor or destructor that must run: the memory is bytes, so that there need be no
-///               container of every T
+/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);

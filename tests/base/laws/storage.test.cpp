@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Memory that begins at a cache line, and sizes that no memory has.
 #include <rope/base/storage.hpp>
+#include <rope/base/workspace.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>  // std::allocator_traits
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
 
+using rope::Index;
 using rope::detail::storage;
+using testing::throws_saying;
 
 namespace {
 
@@ -20,7 +26,10 @@ void check_sizes() {
   const std::size_t most = static_cast<std::size_t>(-1) / sizeof(T);
   for (const std::size_t count : {most + 1, most + 2, most + most / 2}) {
     CAPTURE(count, sizeof(T));
-    CHECK_THROWS_AS(allocator.allocate(count), std::length_error);
+    CHECK(throws_saying<std::length_error>([&] { allocator.allocate(count); }, "rope::storage: ",
+                                           std::to_string(count) + " elements of " +
+                                               std::to_string(sizeof(T)) +
+                                               " bytes exceed the address space"));
   }
   for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1000}}) {
     storage<T> numbers(count);
@@ -53,4 +62,9 @@ TEST_CASE("storage begins at a cache line, and what no address space holds is re
   check_sizes<float>();
   check_sizes<double>();
   check_sizes<std::uint16_t>();
+  struct tag {};
+  constexpr Index most = (std::numeric_limits<Index>::max)();
+  CHECK(throws_saying<std::length_error>(
+      [] { rope::detail::workspace<tag, double>(most); },
+      "rope::scratch: ", std::to_string(most) + " elements of 8 bytes exceed the address space"));
 }
