@@ -187,7 +187,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
+/// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
 struct any_body {
   void operator()(Index /*piece*/) const {}
 };
@@ -327,20 +327,20 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// a == b for numbers that were stored and not computed: an option that is off, a sum of nothing, a factor of
-/// exactly 1.
+/// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
 }
 
-/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
+/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
+/// to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
-/// A number in the arithmetic that schedules are evaluated in.
+/// x as a long double, in which schedules are evaluated.
 constexpr long double widened(double x) { return static_cast<long double>(x); }
 
 /// Whether an Index holds the count.
@@ -349,7 +349,7 @@ constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
 
-/// A count that an Index holds, as one: no cast where the types are the same, as int64 is on most machines.
+/// A count as an Index that holds it; without a cast where the types are equal, which compilers warn of.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -390,7 +390,9 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-/// A part of a message. Messages are many, so all of them are put together by one function.
+
+/// A part of a message: a text or a number. Messages are many and of many types of parts, so that one
+/// function which is no template puts all of them together.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -399,12 +401,12 @@ class message_part {
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// An index of a class of its own.
+  /// A class that converts to an Index, as moved_index does.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
 
-  /// Numbers are written so that they read back exactly.
+  /// Appends the part; a double with 17 digits, which read back exactly.
   void append_to(std::string& text) const {
     char digits[32];
     switch (kind_) {
@@ -446,7 +448,7 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 
-/// Refuses two numbers that break a rule, whose text names both in this order.
+/// Refuses two numbers unless the rule holds, whose text names both in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
@@ -542,12 +544,15 @@ using storage = std::vector<T, cache_line_allocator<T>>;
 
 #endif  // ROPE_BASE_STORAGE_HPP
 
-/// Arrays of numbers that the library keeps. They are no arrays of Eigen, for two reasons. Eigen's have their
-/// memory from functions that two translation units of different instruction sets share by name and not by
-/// meaning: one takes it from malloc, the other from a block that it aligns by hand, and whichever the linker
-/// keeps meets memory of the other; so none is a member, a result or a local of this library. And whatever
-/// names one of Eigen's classes in a function that is no template makes every program compile it; so a map
-/// is made where map() is called.
+/// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
+///
+/// The functions by which Eigen allocates have the same names for every instruction set and do not do the
+/// same: some call malloc, others align a block by hand. Of two translation units for different instruction
+/// sets the linker keeps the functions of one, which then free what those of the other allocated. So no array
+/// of Eigen is a member, a result or a local variable of this library.
+///
+/// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
+/// is made only where map() is called.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1377,8 +1382,8 @@ Index extent(const X& x) {
 
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP
 
-/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
-/// memory and its strides is believed, and a type that does not say it is not a list.
+/// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
+/// caller's type tells of itself; a type that does not tell them is no list.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1390,7 +1395,7 @@ concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
 /// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
 ///
-/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
+/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -1453,8 +1458,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for
-/// data() and size() alone, as the span of libc++ 14 does, would take a strided view for one.
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. To have
+/// data() and size() is not enough, as it is for the span of libc++ 14: strided views have them too.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -1512,8 +1517,8 @@ requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
 template <class X>
 using integer_of = typename integer_in<X>::type;
 
-/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked.
+/// The coefficients of an expression, each evaluated once: an expression that draws random numbers would give
+/// others when it is read after it was checked.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;
@@ -1889,9 +1894,9 @@ concept position_form = requires(const P& positions) {
 #include <utility>      // std::move
 
 
-/// Arrays of numbers that the library returns, for a caller who goes on with Eigen; what it keeps is a
-/// number_array, which says why neither is an array of Eigen's own. A function that returns one is a
-/// template, so that only programs that call it compile the map.
+/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
+/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1911,8 +1916,9 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 
 }  // namespace detail
 
-/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
-/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
+/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
+/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
+/// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -1973,7 +1979,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   }
   ~owned_array() = default;
 
-  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
+  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();
@@ -2070,7 +2076,7 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 31);
 }
 
-/// Doubles value(r, c), [rows, columns].
+/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
 template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
@@ -4179,6 +4185,7 @@ namespace detail {
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// `count` channels in memory, as a row of Eigen's.
 template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
@@ -4868,9 +4875,9 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
-/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
-/// alone, and under -ffast-math those then have other last bits.
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
+/// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
+/// first aligned one as scalars, whose last bits may differ under -ffast-math.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -4958,9 +4965,9 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   }
 }
 
-/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. Entries that
-/// stand twice in a register, as swap_neighbours asks for, are half as many; which way is faster depends on
-/// whether that matters. bfloat16 comes apart for nothing and always is.
+/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. The other way,
+/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
+/// faster depends on how often entries are loaded (faster_form). bfloat16 is always taken apart, at no cost.
 template <class T, class P>
 inline constexpr bool can_take_apart =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -7352,13 +7359,13 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
 #include <utility>  // std::exchange
 
 
-/// An extent of memory that somebody else holds.
+/// An extent that is 0 once the memory it counts was moved elsewhere.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// An Index that goes along with the memory it counts: it is 0 in an object that was moved from.
+/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
 class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
@@ -7709,15 +7716,15 @@ namespace detail {
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 
-/// The scale that integers are multiplied by: NaN where it is no number, infinities included, so that no
-/// channel of such a head is one. By the bits alone: -ffast-math knows no infinities, and chooses no NaN.
+/// The scale that integers are multiplied by: NaN where `scale` is NaN or infinite, so that every channel of
+/// such a head is NaN. By the bits alone, because -ffast-math assumes that there are neither.
 inline float usable_scale(float scale) {
   const auto bits = std::bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
   return std::bit_cast<float>(bits | quiet);
 }
 
-/// Whether |x| < limit, which no NaN is. Read from the bits, so that -ffast-math keeps it.
+/// Whether |x| < limit; false for a NaN. Read from the bits, so that it holds under -ffast-math too.
 inline bool is_below(float x, float limit) {
   return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
 }
@@ -7738,8 +7745,8 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// Heads whose scale would be below 2^-125 (of 8 bits: heads below 2^-118 in magnitude) become zeros with a
-/// scale of 0. Where x holds a NaN or an infinity the scale is NaN and the integers are zeros.
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0; with 8 bits that is a head below
+/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
 /// \param most  the integer of largest magnitude, below 2^22
 template <class Integer>

@@ -16,6 +16,7 @@ namespace detail {
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// `count` channels in memory, as a row of Eigen's.
 template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>

@@ -16,20 +16,20 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// a == b for numbers that were stored and not computed: an option that is off, a sum of nothing, a factor of
-/// exactly 1.
+/// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
 }
 
-/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
+/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
+/// to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
-/// A number in the arithmetic that schedules are evaluated in.
+/// x as a long double, in which schedules are evaluated.
 constexpr long double widened(double x) { return static_cast<long double>(x); }
 
 /// Whether an Index holds the count.
@@ -38,7 +38,7 @@ constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
 
-/// A count that an Index holds, as one: no cast where the types are the same, as int64 is on most machines.
+/// A count as an Index that holds it; without a cast where the types are equal, which compilers warn of.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)

@@ -22,7 +22,7 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 31);
 }
 
-/// Doubles value(r, c), [rows, columns].
+/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
 template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));

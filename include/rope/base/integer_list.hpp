@@ -14,8 +14,8 @@
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
-/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
-/// memory and its strides is believed, and a type that does not say it is not a list.
+/// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
+/// caller's type tells of itself; a type that does not tell them is no list.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -27,7 +27,7 @@ concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
 /// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
 ///
-/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
+/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -90,8 +90,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for
-/// data() and size() alone, as the span of libc++ 14 does, would take a strided view for one.
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. To have
+/// data() and size() is not enough, as it is for the span of libc++ 14: strided views have them too.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -149,8 +149,8 @@ requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
 template <class X>
 using integer_of = typename integer_in<X>::type;
 
-/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked.
+/// The coefficients of an expression, each evaluated once: an expression that draws random numbers would give
+/// others when it is read after it was checked.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;

@@ -9,25 +9,27 @@
 
 #include <rope/config.hpp>
 
-/// Small steps with lists. Those of the standard library are constexpr, and a compiler instantiates what is
-/// constexpr where it is named, even in a template that nobody uses: these it does where they are called.
+/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
+/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
+/// where they are called.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Whether an element of the list equals x.
 template <class T, class X>
 bool contains(const std::vector<T>& list, const X& x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
-/// Increasing. For pointers of a known type too: std::sort named there is compiled in every program.
+/// Sorts [first, last) in increasing order.
 template <class T>
 void sort(T* first, T* last) {
   std::sort(first, last);
 }
 
-/// Increasing, each element once.
+/// Sorts a list in increasing order and keeps one of equal elements.
 template <class T>
 void sort_distinct(std::vector<T>& list) {
   std::sort(list.begin(), list.end());

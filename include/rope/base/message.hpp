@@ -27,7 +27,9 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-/// A part of a message. Messages are many, so all of them are put together by one function.
+
+/// A part of a message: a text or a number. Messages are many and of many types of parts, so that one
+/// function which is no template puts all of them together.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -36,12 +38,12 @@ class message_part {
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// An index of a class of its own.
+  /// A class that converts to an Index, as moved_index does.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
 
-  /// Numbers are written so that they read back exactly.
+  /// Appends the part; a double with 17 digits, which read back exactly.
   void append_to(std::string& text) const {
     char digits[32];
     switch (kind_) {
@@ -83,7 +85,7 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 
-/// Refuses two numbers that break a rule, whose text names both in this order.
+/// Refuses two numbers unless the rule holds, whose text names both in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {

@@ -6,13 +6,13 @@
 
 #include <rope/config.hpp>
 
-/// An extent of memory that somebody else holds.
+/// An extent that is 0 once the memory it counts was moved elsewhere.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// An Index that goes along with the memory it counts: it is 0 in an object that was moved from.
+/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
 class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}

@@ -12,12 +12,15 @@
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 
-/// Arrays of numbers that the library keeps. They are no arrays of Eigen, for two reasons. Eigen's have their
-/// memory from functions that two translation units of different instruction sets share by name and not by
-/// meaning: one takes it from malloc, the other from a block that it aligns by hand, and whichever the linker
-/// keeps meets memory of the other; so none is a member, a result or a local of this library. And whatever
-/// names one of Eigen's classes in a function that is no template makes every program compile it; so a map
-/// is made where map() is called.
+/// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
+///
+/// The functions by which Eigen allocates have the same names for every instruction set and do not do the
+/// same: some call malloc, others align a block by hand. Of two translation units for different instruction
+/// sets the linker keeps the functions of one, which then free what those of the other allocated. So no array
+/// of Eigen is a member, a result or a local variable of this library.
+///
+/// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
+/// is made only where map() is called.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -9,9 +9,9 @@
 #include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
-/// Arrays of numbers that the library returns, for a caller who goes on with Eigen; what it keeps is a
-/// number_array, which says why neither is an array of Eigen's own. A function that returns one is a
-/// template, so that only programs that call it compile the map.
+/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
+/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -31,8 +31,9 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 
 }  // namespace detail
 
-/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
-/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
+/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
+/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
+/// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -93,7 +94,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   }
   ~owned_array() = default;
 
-  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
+  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();

@@ -14,7 +14,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
+/// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
 struct any_body {
   void operator()(Index /*piece*/) const {}
 };

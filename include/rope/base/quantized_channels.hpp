@@ -21,15 +21,15 @@ namespace detail {
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 
-/// The scale that integers are multiplied by: NaN where it is no number, infinities included, so that no
-/// channel of such a head is one. By the bits alone: -ffast-math knows no infinities, and chooses no NaN.
+/// The scale that integers are multiplied by: NaN where `scale` is NaN or infinite, so that every channel of
+/// such a head is NaN. By the bits alone, because -ffast-math assumes that there are neither.
 inline float usable_scale(float scale) {
   const auto bits = std::bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
   return std::bit_cast<float>(bits | quiet);
 }
 
-/// Whether |x| < limit, which no NaN is. Read from the bits, so that -ffast-math keeps it.
+/// Whether |x| < limit; false for a NaN. Read from the bits, so that it holds under -ffast-math too.
 inline bool is_below(float x, float limit) {
   return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
 }
@@ -50,8 +50,8 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// Heads whose scale would be below 2^-125 (of 8 bits: heads below 2^-118 in magnitude) become zeros with a
-/// scale of 0. Where x holds a NaN or an infinity the scale is NaN and the integers are zeros.
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0; with 8 bits that is a head below
+/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
 /// \param most  the integer of largest magnitude, below 2^22
 template <class Integer>

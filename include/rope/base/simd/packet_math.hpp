@@ -87,9 +87,9 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
-/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
-/// alone, and under -ffast-math those then have other last bits.
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
+/// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
+/// first aligned one as scalars, whose last bits may differ under -ffast-math.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};

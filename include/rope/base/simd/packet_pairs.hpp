@@ -73,9 +73,9 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   }
 }
 
-/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. Entries that
-/// stand twice in a register, as swap_neighbours asks for, are half as many; which way is faster depends on
-/// whether that matters. bfloat16 comes apart for nothing and always is.
+/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. The other way,
+/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
+/// faster depends on how often entries are loaded (faster_form). bfloat16 is always taken apart, at no cost.
 template <class T, class P>
 inline constexpr bool can_take_apart =
 #if defined(EIGEN_VECTORIZE_SSE)

@@ -125,7 +125,7 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       for (; d + L <= depth; d += L) {
         P block[std::size_t(L)];
         for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
-        for (Index i = 0; i < L; ++i) {  // of the rows after these: too many for a processor to foresee
+        for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
           const Index after = (n + L + i) * row_stride + d;
           prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
         }
