@@ -735,6 +735,7 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 
 namespace rope {
 inline namespace ROPE_ABI {
+
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
@@ -744,10 +745,10 @@ inline namespace ROPE_ABI {
 ///     };
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
-  Index rotary_dim;
-  long double base;
+  Index rotary_dim;                    // channels that rotate, even and positive
+  long double base;                    // above 1; as changed by the rules so far
   number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;         // m
+  double attention_factor = 1;         // m, the magnitude of the rotation
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -793,7 +794,8 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, even and positive
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
+  ///            than 1; std::length_error if the pairs exceed the address space
   /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
@@ -815,7 +817,8 @@ class frequencies {
   /// \param rotary_dim  even and positive
   /// \param max_freq    finite and at least 2
   ///
-  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and max_freq finite and at
+  ///            least 2; std::length_error if the pairs exceed the address space
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
@@ -853,7 +856,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
+  ///          magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;
@@ -1060,6 +1064,9 @@ inline void stretch_base(schedule& axis, long double factor, const char* rule) {
 struct linear_scaling {
   double factor;  // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
@@ -1075,6 +1082,9 @@ struct linear_scaling {
 struct ntk_scaling {
   double factor;  // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
@@ -1094,6 +1104,10 @@ struct dynamic_ntk_scaling {
   double max_position;  // positive
   double length;        // tokens in the sequence, not negative
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "dynamic_ntk_scaling: factor must be at least 1", factor);
@@ -1128,14 +1142,21 @@ struct dynamic_ntk_scaling {
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
 ///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
 struct yarn_scaling {
-  double factor;                 // s >= 1
-  double original_max_position;  // L0 > 0
-  double beta_fast = 32, beta_slow = 1;
-  bool truncate = true;
-  std::optional<double> attention_factor = {}, mscale = {}, mscale_all_dim = {};
+  double factor;                                // s >= 1
+  double original_max_position;                 // L0 > 0
+  double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // turns over L0 positions, positive
+  bool truncate = true;                         // round low and high outwards
+  std::optional<double> attention_factor = {};  // m itself, positive
+  std::optional<double> mscale = {};            // not negative
+  std::optional<double> mscale_all_dim = {};    // not negative
 
-  /// The pairs between which the blend runs.
+  /// The pairs between which the blend runs, as real numbers.
   using blend_bounds = detail::blend_bounds;
+  /// `low` and `high` of the formula above.
+  ///
+  /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
+  /// Throws:    std::invalid_argument if low > high: no pair lies between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -1146,6 +1167,7 @@ struct yarn_scaling {
     return {low, high};
   }
 
+  /// m of the formula above.  Requires: factor finite and at least 1
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double log_factor = std::log(factor);
@@ -1155,6 +1177,11 @@ struct yarn_scaling {
     return g(1);
   }
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
+  ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
                           factor);
@@ -1199,9 +1226,15 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
-  double factor;  // s >= 1
-  double low_freq_factor = 1, high_freq_factor = 4, original_max_position = 8192;
+  double factor;                        // s >= 1
+  double low_freq_factor = 1;           // positive
+  double high_freq_factor = 4;          // at least low_freq_factor
+  double original_max_position = 8192;  // L0 > 0
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, 0 < low_freq_factor <=
+  ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "llama3_scaling: factor must be at least 1", factor);
@@ -1238,6 +1271,10 @@ struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and at least
+  ///          1
   void apply(schedule& axis) const {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
@@ -1275,18 +1312,28 @@ inline namespace ROPE_ABI {
 ///
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
-  std::vector<double> short_factor, long_factor;       // [pairs], positive
-  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
-  std::optional<double> factor = {}, attention_factor = {};
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
 
+  /// Whether the long list is used.
   bool uses_long() const { return length > original_max_position; }
 
+  /// m of the formula above.  Requires: fields in their ranges
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double s = factor.value_or(max_position / original_max_position);
     return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
   }
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);

@@ -5711,6 +5711,7 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 
 namespace rope {
 inline namespace ROPE_ABI {
+
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
@@ -5720,10 +5721,10 @@ inline namespace ROPE_ABI {
 ///     };
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
-  Index rotary_dim;
-  long double base;
+  Index rotary_dim;                    // channels that rotate, even and positive
+  long double base;                    // above 1; as changed by the rules so far
   number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;         // m
+  double attention_factor = 1;         // m, the magnitude of the rotation
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -5769,7 +5770,8 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, even and positive
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
+  ///            than 1; std::length_error if the pairs exceed the address space
   /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
@@ -5791,7 +5793,8 @@ class frequencies {
   /// \param rotary_dim  even and positive
   /// \param max_freq    finite and at least 2
   ///
-  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and max_freq finite and at
+  ///            least 2; std::length_error if the pairs exceed the address space
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
@@ -5829,7 +5832,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
+  ///          magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;
@@ -21251,7 +21255,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
 ///
 /// \param widths  channels per axis, each even and positive; their sum is rotary_dim
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
 inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
   std::vector<frequencies> blocks;
   for (const Index width : widths) blocks.emplace_back(width, base);
@@ -21264,14 +21268,14 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
-  Index axes;
+  Index axes;                       // number of axes
 };
 
 /// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
 ///
 ///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
-/// Throws:  std::invalid_argument if sections is empty or a section negative
+/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
@@ -21291,9 +21295,9 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
 ///
 /// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
 ///
-/// Throws:  std::invalid_argument if sections is empty, a section is negative, or an axis other than 0 does
-///          not find all its pairs among i = axis, axis + axes, ...: implementations that slice ([16, 24,
-///          24]) then silently give it fewer
+/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
+///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
+///          fewer
 /// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
 inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
@@ -21317,7 +21321,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
-/// Throws:  std::invalid_argument unless there are four sections, none negative
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
 /// Source:  ggml, GGML_ROPE_TYPE_IMROPE
 inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
@@ -21344,7 +21348,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 /// \param spatial_pairs  pairs of height, and as many of width
 /// \param time_pairs     pairs of time
 ///
-/// Throws:  std::invalid_argument if one is negative
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
 ///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
@@ -21391,7 +21395,8 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 ///
 /// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+///          pair, or a product is not finite and below 2^64 in magnitude
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
 frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
@@ -21533,6 +21538,9 @@ inline void stretch_base(schedule& axis, long double factor, const char* rule) {
 struct linear_scaling {
   double factor;  // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
@@ -21548,6 +21556,9 @@ struct linear_scaling {
 struct ntk_scaling {
   double factor;  // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
@@ -21567,6 +21578,10 @@ struct dynamic_ntk_scaling {
   double max_position;  // positive
   double length;        // tokens in the sequence, not negative
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "dynamic_ntk_scaling: factor must be at least 1", factor);
@@ -21601,14 +21616,21 @@ struct dynamic_ntk_scaling {
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
 ///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
 struct yarn_scaling {
-  double factor;                 // s >= 1
-  double original_max_position;  // L0 > 0
-  double beta_fast = 32, beta_slow = 1;
-  bool truncate = true;
-  std::optional<double> attention_factor = {}, mscale = {}, mscale_all_dim = {};
+  double factor;                                // s >= 1
+  double original_max_position;                 // L0 > 0
+  double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // turns over L0 positions, positive
+  bool truncate = true;                         // round low and high outwards
+  std::optional<double> attention_factor = {};  // m itself, positive
+  std::optional<double> mscale = {};            // not negative
+  std::optional<double> mscale_all_dim = {};    // not negative
 
-  /// The pairs between which the blend runs.
+  /// The pairs between which the blend runs, as real numbers.
   using blend_bounds = detail::blend_bounds;
+  /// `low` and `high` of the formula above.
+  ///
+  /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
+  /// Throws:    std::invalid_argument if low > high: no pair lies between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -21619,6 +21641,7 @@ struct yarn_scaling {
     return {low, high};
   }
 
+  /// m of the formula above.  Requires: factor finite and at least 1
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double log_factor = std::log(factor);
@@ -21628,6 +21651,11 @@ struct yarn_scaling {
     return g(1);
   }
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
+  ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
                           factor);
@@ -21672,9 +21700,15 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
-  double factor;  // s >= 1
-  double low_freq_factor = 1, high_freq_factor = 4, original_max_position = 8192;
+  double factor;                        // s >= 1
+  double low_freq_factor = 1;           // positive
+  double high_freq_factor = 4;          // at least low_freq_factor
+  double original_max_position = 8192;  // L0 > 0
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, 0 < low_freq_factor <=
+  ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "llama3_scaling: factor must be at least 1", factor);
@@ -21711,6 +21745,10 @@ struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and at least
+  ///          1
   void apply(schedule& axis) const {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
@@ -21748,18 +21786,28 @@ inline namespace ROPE_ABI {
 ///
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
-  std::vector<double> short_factor, long_factor;       // [pairs], positive
-  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
-  std::optional<double> factor = {}, attention_factor = {};
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
 
+  /// Whether the long list is used.
   bool uses_long() const { return length > original_max_position; }
 
+  /// m of the formula above.  Requires: fields in their ranges
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double s = factor.value_or(max_position / original_max_position);
     return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
   }
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
@@ -21819,6 +21867,9 @@ inline namespace ROPE_ABI {
 struct pair_factor_scaling {
   std::vector<double> factors;  // [pairs], positive
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
     if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
       ROPE_THROW(std::invalid_argument,
@@ -21840,6 +21891,9 @@ struct pair_factor_scaling {
 struct alpha_scaling {
   double alpha;  // >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless alpha is finite and at least 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
                           alpha);
@@ -21856,9 +21910,13 @@ struct alpha_scaling {
 ///
 /// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
 struct mixed_ntk_scaling {
-  double factor;  // s >= 1
-  std::optional<double> mixed_b = {};
+  double factor;                       // s >= 1
+  std::optional<double> mixed_b = {};  // positive
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and mixed_b, if given, finite and
+  ///          positive
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "mixed_ntk_scaling: factor must be at least 1", factor);
@@ -21887,10 +21945,15 @@ struct mixed_ntk_scaling {
 ///
 /// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
 struct ntk_by_parts_scaling {
-  double factor;                 // s >= 1
-  double original_max_position;  // L0 > 0
-  double ntk_factor = 1, extrapolation_factor = 1;
+  double factor;                    // s >= 1
+  double original_max_position;     // L0 > 0
+  double ntk_factor = 1;            // weight of NTK, in [0, 1]
+  double extrapolation_factor = 1;  // weight of the original frequencies, in [0, 1]
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
+  ///          positive, both weights in [0, 1], rotary_dim at least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "ntk_by_parts_scaling: factor must be at least 1", factor);
@@ -21931,6 +21994,10 @@ struct ntk_by_parts_scaling {
 ///
 /// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
 struct resonance_scaling {
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
+  ///          a token
   void apply(schedule& axis) const {
     constexpr long double turn = 2 * std::numbers::pi_v<long double>;
     for (long double& f : axis.inv_freq) {
@@ -21954,9 +22021,12 @@ struct resonance_scaling {
 ///
 /// Source: hrlics/CoPE, and its HardClip baseline.
 struct clipped_scaling {
-  Index low_count = 20;  // not negative
-  bool hard = false;
+  Index low_count = 20;  // pairs that fade out, not negative
+  bool hard = false;     // whether they stop instead
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument if low_count is negative
   void apply(schedule& axis) const {
     detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
                           static_cast<double>(low_count));
@@ -22082,7 +22152,7 @@ inline std::vector<Index> video_widths(Index head_dim) {
 
 /// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6, and base finite and greater than 1
 /// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
 inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
   return axial_blocks(video_widths(head_dim), base);
@@ -22092,7 +22162,8 @@ inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
 ///
 /// \param head_dim  positive, a multiple of 16
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 16, and base finite and
+///          greater than 1
 /// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
 inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
   if (head_dim <= 0 || head_dim % 16 != 0)
@@ -22116,7 +22187,9 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
 ///
 /// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
 struct cosmos_stretch {
-  double time = 2, height = 1, width = 1;  // each positive
+  double time = 2;    // positive
+  double height = 1;  // positive
+  double width = 1;   // positive
 };
 
 namespace detail {
@@ -22141,7 +22214,8 @@ struct cosmos_axis_scaling {
 ///
 /// \param head_dim  even and at least 12, so that every axis has two pairs
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is even and at least 12, base finite and greater than 1,
+///          and every stretch finite, positive and not so small that it leaves a base of 1 or less
 /// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
 inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
                                       double base = 10000.0) {
@@ -22162,7 +22236,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 ///
 /// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless inner_dim is even and at least 6, and base finite and greater than 1
 /// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
   if (inner_dim < 6 || inner_dim % 2 != 0)
@@ -22260,7 +22334,8 @@ inline frequencies width_first(const frequencies& height_first) {
 ///
 /// \param head_dim  positive, a multiple of 4; all of it rotates
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and base finite and
+///          greater than 1
 /// Source:  PixtralRotaryEmbedding of Hugging Face transformers
 inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("pixtral_frequencies", head_dim);
@@ -22274,7 +22349,7 @@ inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
 ///
 ///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Qwen2VisionRotaryEmbedding of Hugging Face transformers; ggml VISION
 inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
@@ -22287,7 +22362,7 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
 ///
 /// with the class token last.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
 inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
@@ -22298,7 +22373,7 @@ inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
 inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
@@ -22315,7 +22390,7 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 ///
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies; std::invalid_argument unless angle is finite
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
 inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
@@ -22337,7 +22412,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
 ///
 ///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
 inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
@@ -22351,7 +22426,8 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
 ///
 ///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
 ///
-/// Throws:  std::invalid_argument unless 0 < min_period <= max_period
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and 0 < min_period <=
+///          max_period, both finite
 /// Source:  as above, `min_period` and `max_period`
 inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double max_period) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
@@ -22380,7 +22456,8 @@ enum class pixel_bands { octaves, evenly_spaced };
 ///
 /// \param max_freq  `max_res` of timm, at least 2
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and max_freq finite and at
+///          least 2
 /// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`; octaves are its
 ///          `linear_bands=False`
 inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,

@@ -122,7 +122,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
 ///
 /// \param widths  channels per axis, each even and positive; their sum is rotary_dim
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
 inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
   std::vector<frequencies> blocks;
   for (const Index width : widths) blocks.emplace_back(width, base);
@@ -135,14 +135,14 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
-  Index axes;
+  Index axes;                       // number of axes
 };
 
 /// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
 ///
 ///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
-/// Throws:  std::invalid_argument if sections is empty or a section negative
+/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
@@ -162,9 +162,9 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
 ///
 /// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
 ///
-/// Throws:  std::invalid_argument if sections is empty, a section is negative, or an axis other than 0 does
-///          not find all its pairs among i = axis, axis + axes, ...: implementations that slice ([16, 24,
-///          24]) then silently give it fewer
+/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
+///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
+///          fewer
 /// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
 inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
@@ -188,7 +188,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
-/// Throws:  std::invalid_argument unless there are four sections, none negative
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
 /// Source:  ggml, GGML_ROPE_TYPE_IMROPE
 inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
@@ -215,7 +215,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 /// \param spatial_pairs  pairs of height, and as many of width
 /// \param time_pairs     pairs of time
 ///
-/// Throws:  std::invalid_argument if one is negative
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
 ///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
@@ -262,7 +262,8 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 ///
 /// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+///          pair, or a product is not finite and below 2^64 in magnitude
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
 frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {

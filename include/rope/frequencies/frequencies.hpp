@@ -20,6 +20,7 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
@@ -29,10 +30,10 @@ inline namespace ROPE_ABI {
 ///     };
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
-  Index rotary_dim;
-  long double base;
+  Index rotary_dim;                    // channels that rotate, even and positive
+  long double base;                    // above 1; as changed by the rules so far
   number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;         // m
+  double attention_factor = 1;         // m, the magnitude of the rotation
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -78,7 +79,8 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, even and positive
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
+  ///            than 1; std::length_error if the pairs exceed the address space
   /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
@@ -100,7 +102,8 @@ class frequencies {
   /// \param rotary_dim  even and positive
   /// \param max_freq    finite and at least 2
   ///
-  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and max_freq finite and at
+  ///            least 2; std::length_error if the pairs exceed the address space
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
@@ -138,7 +141,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
+  ///          magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;

@@ -32,18 +32,28 @@ inline namespace ROPE_ABI {
 ///
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
-  std::vector<double> short_factor, long_factor;       // [pairs], positive
-  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
-  std::optional<double> factor = {}, attention_factor = {};
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
 
+  /// Whether the long list is used.
   bool uses_long() const { return length > original_max_position; }
 
+  /// m of the formula above.  Requires: fields in their ranges
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double s = factor.value_or(max_position / original_max_position);
     return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
   }
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);

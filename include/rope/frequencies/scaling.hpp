@@ -46,6 +46,9 @@ inline void stretch_base(schedule& axis, long double factor, const char* rule) {
 struct linear_scaling {
   double factor;  // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
@@ -61,6 +64,9 @@ struct linear_scaling {
 struct ntk_scaling {
   double factor;  // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
@@ -80,6 +86,10 @@ struct dynamic_ntk_scaling {
   double max_position;  // positive
   double length;        // tokens in the sequence, not negative
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "dynamic_ntk_scaling: factor must be at least 1", factor);
@@ -114,14 +124,21 @@ struct dynamic_ntk_scaling {
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
 ///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
 struct yarn_scaling {
-  double factor;                 // s >= 1
-  double original_max_position;  // L0 > 0
-  double beta_fast = 32, beta_slow = 1;
-  bool truncate = true;
-  std::optional<double> attention_factor = {}, mscale = {}, mscale_all_dim = {};
+  double factor;                                // s >= 1
+  double original_max_position;                 // L0 > 0
+  double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // turns over L0 positions, positive
+  bool truncate = true;                         // round low and high outwards
+  std::optional<double> attention_factor = {};  // m itself, positive
+  std::optional<double> mscale = {};            // not negative
+  std::optional<double> mscale_all_dim = {};    // not negative
 
-  /// The pairs between which the blend runs.
+  /// The pairs between which the blend runs, as real numbers.
   using blend_bounds = detail::blend_bounds;
+  /// `low` and `high` of the formula above.
+  ///
+  /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
+  /// Throws:    std::invalid_argument if low > high: no pair lies between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -132,6 +149,7 @@ struct yarn_scaling {
     return {low, high};
   }
 
+  /// m of the formula above.  Requires: factor finite and at least 1
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double log_factor = std::log(factor);
@@ -141,6 +159,11 @@ struct yarn_scaling {
     return g(1);
   }
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
+  ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
                           factor);
@@ -185,9 +208,15 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
-  double factor;  // s >= 1
-  double low_freq_factor = 1, high_freq_factor = 4, original_max_position = 8192;
+  double factor;                        // s >= 1
+  double low_freq_factor = 1;           // positive
+  double high_freq_factor = 4;          // at least low_freq_factor
+  double original_max_position = 8192;  // L0 > 0
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, 0 < low_freq_factor <=
+  ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "llama3_scaling: factor must be at least 1", factor);
@@ -224,6 +253,10 @@ struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and at least
+  ///          1
   void apply(schedule& axis) const {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,

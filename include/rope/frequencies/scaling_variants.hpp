@@ -30,6 +30,9 @@ inline namespace ROPE_ABI {
 struct pair_factor_scaling {
   std::vector<double> factors;  // [pairs], positive
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
     if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
       ROPE_THROW(std::invalid_argument,
@@ -51,6 +54,9 @@ struct pair_factor_scaling {
 struct alpha_scaling {
   double alpha;  // >= 1
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless alpha is finite and at least 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
                           alpha);
@@ -67,9 +73,13 @@ struct alpha_scaling {
 ///
 /// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
 struct mixed_ntk_scaling {
-  double factor;  // s >= 1
-  std::optional<double> mixed_b = {};
+  double factor;                       // s >= 1
+  std::optional<double> mixed_b = {};  // positive
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and mixed_b, if given, finite and
+  ///          positive
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "mixed_ntk_scaling: factor must be at least 1", factor);
@@ -98,10 +108,15 @@ struct mixed_ntk_scaling {
 ///
 /// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
 struct ntk_by_parts_scaling {
-  double factor;                 // s >= 1
-  double original_max_position;  // L0 > 0
-  double ntk_factor = 1, extrapolation_factor = 1;
+  double factor;                    // s >= 1
+  double original_max_position;     // L0 > 0
+  double ntk_factor = 1;            // weight of NTK, in [0, 1]
+  double extrapolation_factor = 1;  // weight of the original frequencies, in [0, 1]
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
+  ///          positive, both weights in [0, 1], rotary_dim at least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "ntk_by_parts_scaling: factor must be at least 1", factor);
@@ -142,6 +157,10 @@ struct ntk_by_parts_scaling {
 ///
 /// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
 struct resonance_scaling {
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
+  ///          a token
   void apply(schedule& axis) const {
     constexpr long double turn = 2 * std::numbers::pi_v<long double>;
     for (long double& f : axis.inv_freq) {
@@ -165,9 +184,12 @@ struct resonance_scaling {
 ///
 /// Source: hrlics/CoPE, and its HardClip baseline.
 struct clipped_scaling {
-  Index low_count = 20;  // not negative
-  bool hard = false;
+  Index low_count = 20;  // pairs that fade out, not negative
+  bool hard = false;     // whether they stop instead
 
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument if low_count is negative
   void apply(schedule& axis) const {
     detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
                           static_cast<double>(low_count));

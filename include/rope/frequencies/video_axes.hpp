@@ -51,7 +51,7 @@ inline std::vector<Index> video_widths(Index head_dim) {
 
 /// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6, and base finite and greater than 1
 /// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
 inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
   return axial_blocks(video_widths(head_dim), base);
@@ -61,7 +61,8 @@ inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
 ///
 /// \param head_dim  positive, a multiple of 16
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 16, and base finite and
+///          greater than 1
 /// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
 inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
   if (head_dim <= 0 || head_dim % 16 != 0)
@@ -85,7 +86,9 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
 ///
 /// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
 struct cosmos_stretch {
-  double time = 2, height = 1, width = 1;  // each positive
+  double time = 2;    // positive
+  double height = 1;  // positive
+  double width = 1;   // positive
 };
 
 namespace detail {
@@ -110,7 +113,8 @@ struct cosmos_axis_scaling {
 ///
 /// \param head_dim  even and at least 12, so that every axis has two pairs
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is even and at least 12, base finite and greater than 1,
+///          and every stretch finite, positive and not so small that it leaves a base of 1 or less
 /// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
 inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
                                       double base = 10000.0) {
@@ -131,7 +135,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 ///
 /// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless inner_dim is even and at least 6, and base finite and greater than 1
 /// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
   if (inner_dim < 6 || inner_dim % 2 != 0)

@@ -77,7 +77,8 @@ inline frequencies width_first(const frequencies& height_first) {
 ///
 /// \param head_dim  positive, a multiple of 4; all of it rotates
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and base finite and
+///          greater than 1
 /// Source:  PixtralRotaryEmbedding of Hugging Face transformers
 inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("pixtral_frequencies", head_dim);
@@ -91,7 +92,7 @@ inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
 ///
 ///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Qwen2VisionRotaryEmbedding of Hugging Face transformers; ggml VISION
 inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
@@ -104,7 +105,7 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
 ///
 /// with the class token last.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
 inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000.0) {
   detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
@@ -115,7 +116,7 @@ inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
 inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
@@ -132,7 +133,7 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 ///
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies; std::invalid_argument unless angle is finite
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
 inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
@@ -154,7 +155,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
 ///
 ///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as pixtral_frequencies
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
 inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
@@ -168,7 +169,8 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
 ///
 ///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
 ///
-/// Throws:  std::invalid_argument unless 0 < min_period <= max_period
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and 0 < min_period <=
+///          max_period, both finite
 /// Source:  as above, `min_period` and `max_period`
 inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double max_period) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
@@ -197,7 +199,8 @@ enum class pixel_bands { octaves, evenly_spaced };
 ///
 /// \param max_freq  `max_res` of timm, at least 2
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and max_freq finite and at
+///          least 2
 /// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`; octaves are its
 ///          `linear_bands=False`
 inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
