@@ -983,8 +983,8 @@ class frequencies {
 #include <numbers>
 
 
-/// Where a rule of scaling passes from one schedule to another: between two pairs that are known by how often
-/// they turn over the context of training, d being rotary_dim.
+/// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
+/// turns that it makes over the L0 positions of training. d is rotary_dim.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1004,8 +1004,9 @@ struct blend_bounds {
   long double high;
 };
 
-/// Those that turn `fast` and `slow` times, rounded outwards if `truncate` and kept in [0, d - 1]. Equal ones
-/// are 0.001 apart, as in Hugging Face transformers; low > high where none lies between.
+/// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
+/// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   long double low = pair_of_rotations(fast, axis, original_max_position);
@@ -1134,7 +1135,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1
 ///
-/// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
+/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -1208,7 +1209,7 @@ struct yarn_scaling {
 ///
 ///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
 ///
-/// It never belongs into a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
+/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;
@@ -1292,7 +1293,8 @@ struct proportional_scaling {
 
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 
-/// The frequency rule that a search has found pair by pair, in the manner of scaling.hpp.
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
 
 namespace rope {
 inline namespace ROPE_ABI {

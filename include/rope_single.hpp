@@ -21178,7 +21178,7 @@ inline void require_one_axis_schedule(const char* function, const frequencies& s
                message(function, ": the schedule must have one axis, got ", schedule.axes()));
 }
 
-/// The sum of the sections, which are checked: at least one, none negative.
+/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty())
     ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
@@ -21195,7 +21195,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   return sum;
 }
 
-/// `axial` of `count` blocks, `step` apart; 0: all are the first.
+/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
   if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
   const double factor = blocks->attention_factor();
@@ -21457,8 +21457,8 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #include <numbers>
 
 
-/// Where a rule of scaling passes from one schedule to another: between two pairs that are known by how often
-/// they turn over the context of training, d being rotary_dim.
+/// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
+/// turns that it makes over the L0 positions of training. d is rotary_dim.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -21478,8 +21478,9 @@ struct blend_bounds {
   long double high;
 };
 
-/// Those that turn `fast` and `slow` times, rounded outwards if `truncate` and kept in [0, d - 1]. Equal ones
-/// are 0.001 apart, as in Hugging Face transformers; low > high where none lies between.
+/// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
+/// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   long double low = pair_of_rotations(fast, axis, original_max_position);
@@ -21608,7 +21609,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1
 ///
-/// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
+/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -21682,7 +21683,7 @@ struct yarn_scaling {
 ///
 ///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
 ///
-/// It never belongs into a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
+/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;
@@ -21766,7 +21767,8 @@ struct proportional_scaling {
 
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 
-/// The frequency rule that a search has found pair by pair, in the manner of scaling.hpp.
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -21852,8 +21854,8 @@ struct longrope_scaling {
 #include <vector>
 
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule, as
-/// resonance_scaling does.
+/// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
+/// another rule.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -22059,19 +22061,20 @@ struct clipped_scaling {
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Every axis has its pairs spread over the whole schedule, and time the slowest pair too. Pair by pair, of
-/// the axes that have pairs left, without that of the pair before unless it is the only one, the one with the
-/// smallest share placed of its own comes next, the first of several:
+/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
+/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
 ///
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Three sections are (time, height, width), whose last pair is that of time; two are (height, width).
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
+/// which is set aside first and counts in no fraction.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
-/// Throws:  std::invalid_argument unless there are two or three sections, none negative, and of three the
-///          first at least 1
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
+///          the first at least 1
 /// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
 inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("spread_sections", sections);
@@ -22085,13 +22088,13 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
-  std::size_t last = axes;  // none
+  std::size_t last = axes;  // the axis of the pair before: none yet
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
   while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
     std::size_t next = axes;
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
-      // placed / all of both, as products
+      // compares the fractions placed / all without dividing
       if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
     }
     if (next == axes) next = last;
@@ -22173,8 +22176,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// What Cosmos stretches each axis by (`rope_scale`), as ntk_scaling does but also below 1: the slowest pair
-/// of an axis turns that many times slower.
+/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis turns that many
+/// times slower, as with ntk_scaling, whose factor cannot be below 1.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -22226,13 +22229,14 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
   return detail::axial_of(blocks, 3, 1);
 }
 
-/// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
-/// of all heads together: rotate a view of one head of inner_dim channels, before the heads are split.
+/// LTX-Video: one growing list of frequencies, each of them for time, height and width in turn. The list
+/// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
 ///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
 ///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
-/// A coordinate is 2 fraction - 1, the fraction being that of 20 s of video or of 2048 pixels.
+/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
+/// pixels.
 ///
 /// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
 ///
@@ -22300,7 +22304,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The head_dim of a two-axis model, which gives each axis an even number of channels.
+/// Refuses a head_dim that does not give each of two axes an even number of channels.
+///
+/// Throws:  std::invalid_argument
 inline void require_two_axes_fit(const char* function, Index head_dim) {
   if (head_dim <= 0 || head_dim % 4 != 0)
     ROPE_THROW(std::invalid_argument,
@@ -22316,7 +22322,7 @@ inline frequencies geometric_periods(Index count, double first, long double rati
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// The first half of the pairs by the width, the second by the height.
+/// Frequencies of two axial halves with their axes exchanged: the first half of the pairs turns by the width.
 inline frequencies width_first(const frequencies& height_first) {
   const Index axes = height_first.axes();
   number_array<double> inv_freq(height_first.pairs(), axes);
@@ -22408,7 +22414,8 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
+/// DINOv3, by a base: wavelengths from 1, which is half the image in coordinates of [-1, 1], up to almost
+/// `base`.
 ///
 ///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
 ///

@@ -45,7 +45,7 @@ inline void require_one_axis_schedule(const char* function, const frequencies& s
                message(function, ": the schedule must have one axis, got ", schedule.axes()));
 }
 
-/// The sum of the sections, which are checked: at least one, none negative.
+/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty())
     ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
@@ -62,7 +62,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   return sum;
 }
 
-/// `axial` of `count` blocks, `step` apart; 0: all are the first.
+/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
   if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
   const double factor = blocks->attention_factor();

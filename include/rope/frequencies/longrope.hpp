@@ -12,7 +12,8 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
-/// The frequency rule that a search has found pair by pair, in the manner of scaling.hpp.
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
 
 namespace rope {
 inline namespace ROPE_ABI {

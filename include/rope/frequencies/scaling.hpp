@@ -116,7 +116,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1
 ///
-/// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
+/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -190,7 +190,7 @@ struct yarn_scaling {
 ///
 ///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
 ///
-/// It never belongs into a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
+/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;

@@ -15,8 +15,8 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule, as
-/// resonance_scaling does.
+/// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
+/// another rule.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -14,19 +14,20 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Every axis has its pairs spread over the whole schedule, and time the slowest pair too. Pair by pair, of
-/// the axes that have pairs left, without that of the pair before unless it is the only one, the one with the
-/// smallest share placed of its own comes next, the first of several:
+/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
+/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
 ///
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Three sections are (time, height, width), whose last pair is that of time; two are (height, width).
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
+/// which is set aside first and counts in no fraction.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
-/// Throws:  std::invalid_argument unless there are two or three sections, none negative, and of three the
-///          first at least 1
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
+///          the first at least 1
 /// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
 inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("spread_sections", sections);
@@ -40,13 +41,13 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
-  std::size_t last = axes;  // none
+  std::size_t last = axes;  // the axis of the pair before: none yet
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
   while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
     std::size_t next = axes;
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
-      // placed / all of both, as products
+      // compares the fractions placed / all without dividing
       if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
     }
     if (next == axes) next = last;

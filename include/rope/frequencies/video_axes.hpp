@@ -72,8 +72,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// What Cosmos stretches each axis by (`rope_scale`), as ntk_scaling does but also below 1: the slowest pair
-/// of an axis turns that many times slower.
+/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis turns that many
+/// times slower, as with ntk_scaling, whose factor cannot be below 1.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -125,13 +125,14 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
   return detail::axial_of(blocks, 3, 1);
 }
 
-/// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
-/// of all heads together: rotate a view of one head of inner_dim channels, before the heads are split.
+/// LTX-Video: one growing list of frequencies, each of them for time, height and width in turn. The list
+/// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
 ///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
 ///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
-/// A coordinate is 2 fraction - 1, the fraction being that of 20 s of video or of 2048 pixels.
+/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
+/// pixels.
 ///
 /// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
 ///

@@ -43,7 +43,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The head_dim of a two-axis model, which gives each axis an even number of channels.
+/// Refuses a head_dim that does not give each of two axes an even number of channels.
+///
+/// Throws:  std::invalid_argument
 inline void require_two_axes_fit(const char* function, Index head_dim) {
   if (head_dim <= 0 || head_dim % 4 != 0)
     ROPE_THROW(std::invalid_argument,
@@ -59,7 +61,7 @@ inline frequencies geometric_periods(Index count, double first, long double rati
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// The first half of the pairs by the width, the second by the height.
+/// Frequencies of two axial halves with their axes exchanged: the first half of the pairs turns by the width.
 inline frequencies width_first(const frequencies& height_first) {
   const Index axes = height_first.axes();
   number_array<double> inv_freq(height_first.pairs(), axes);
@@ -151,7 +153,8 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
+/// DINOv3, by a base: wavelengths from 1, which is half the image in coordinates of [-1, 1], up to almost
+/// `base`.
 ///
 ///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
 ///

@@ -10,8 +10,8 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// Where a rule of scaling passes from one schedule to another: between two pairs that are known by how often
-/// they turn over the context of training, d being rotary_dim.
+/// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
+/// turns that it makes over the L0 positions of training. d is rotary_dim.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -31,8 +31,9 @@ struct blend_bounds {
   long double high;
 };
 
-/// Those that turn `fast` and `slow` times, rounded outwards if `truncate` and kept in [0, d - 1]. Equal ones
-/// are 0.001 apart, as in Hugging Face transformers; low > high where none lies between.
+/// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
+/// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   long double low = pair_of_rotations(fast, axis, original_max_position);
