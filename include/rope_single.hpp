@@ -2151,8 +2151,9 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 /// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer Integer>
 struct row_starts {
-  detail::integer_list<Integer> starts;
+  detail::integer_list<Integer> starts;  // [batch]
 
+  /// The starts of the rows, which are not copied.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
 };
@@ -2169,11 +2170,13 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer Integer>
 struct segments {
-  detail::integer_list<Integer> offsets;
-  detail::integer_list<Integer> starts = {};
+  detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
+  detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
 
+  /// Segments at positions 0, 1, ...; the list is not copied.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  /// Segments that go on at their starts; the lists are not copied.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
       : offsets(detail::vector_of("segments", offset_list)),
@@ -16686,14 +16689,16 @@ inline namespace ROPE_ABI {
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 struct text_run {
-  Index tokens;
+  Index tokens;  // not negative
 };
 
 /// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
 ///
 ///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
 struct vision_run {
-  Index frames = 1, height = 0, width = 0;
+  Index frames = 1;       // not negative; an image has one
+  Index height = 0;       // rows of merged patches
+  Index width = 0;        // columns of merged patches
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
 };
 
@@ -16871,8 +16876,9 @@ enum class vision_advance {
 /// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
 /// another: give all of it at once.
 ///
-/// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
-///          std::out_of_range for a run that starts above 2^53
+/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
+///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///          std::out_of_range if a run starts above 2^53 in magnitude
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
 ///          transformers and of vLLM, which truncate frame times as well
 template <class Integer = std::int64_t>
@@ -29085,7 +29091,10 @@ inline void require_count(const char* function, Index count) {
 /// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
 /// \param first    coordinate of the first cell of each axis; empty: 0
 ///
-/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
+/// Requires:  an Integer of less than 64 bits holds every coordinate
+/// Throws:    std::invalid_argument if there is no extent, one is negative, or first is neither empty nor one
+///            per axis; std::length_error if the grid exceeds the address space; std::out_of_range if a
+///            coordinate exceeds 64 bits
 template <class Integer = std::int64_t>
 owned_array<Integer> grid_positions(const std::vector<Index>& extents,
                                     const std::vector<std::int64_t>& first = {}) {
@@ -29105,7 +29114,7 @@ owned_array<Integer> grid_positions(const std::vector<Index>& extents,
 ///
 /// \param axes  one Eigen vector per axis: a builder below, or an expression of them
 ///
-/// Throws:  std::length_error
+/// Throws:  std::length_error if the grid exceeds the address space
 template <class Real = double, class... Axes>
 owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
@@ -29122,8 +29131,9 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 ///
 ///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
 ///
-/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
-///          too short
+/// Throws:  std::invalid_argument if the axes are none or differ in number, or an extent is negative;
+///          std::out_of_range if an axis of the table is too short; std::length_error if a grid exceeds the
+///          address space
 /// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
@@ -29146,8 +29156,11 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
   return ids;
 }
 
-/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
+/// `count` coordinates from `first` to `last`, both included; one alone is `first`. The two halves are formed
+/// from their ends, so that for first = -last they are exact negatives of each other.
 ///
+/// Throws:  std::invalid_argument if count is negative; std::length_error if the coordinates exceed the
+///          address space
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
@@ -29163,6 +29176,7 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
+/// Throws:  as evenly_spaced
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real> first,
@@ -29179,7 +29193,7 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
 ///
 ///     first + (end (count - 1) / count - first) i / (count - 1)
 ///
-/// Throws:    std::invalid_argument
+/// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
 ///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
@@ -29199,7 +29213,8 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
 ///
 /// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
+///          grid is not positive; std::length_error if the grid exceeds the address space
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
 template <class Real = double>
 owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
@@ -29226,6 +29241,7 @@ owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, I
 
 /// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
+/// Throws:  as evenly_spaced
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
 template <class Real = double>
 owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
@@ -29239,6 +29255,7 @@ owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
 
 /// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
 ///
+/// Throws:  std::invalid_argument if count is negative
 /// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
 inline std::int64_t centered_first(Index count) {
   detail::require_count("centered_first", count);
@@ -29257,7 +29274,8 @@ enum class patch_normalisation {
 ///
 ///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if height or width is negative; std::length_error if the grid exceeds the
+///          address space
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
 template <class Real = double>
 owned_array<Real> patch_centers(Index height, Index width, patch_normalisation normalisation) {
@@ -29343,8 +29361,8 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 ///
 /// \param axes  3 or 4
 ///
-/// Throws:  std::invalid_argument for other axes, a negative count, or more than one frame;
-///          std::length_error
+/// Throws:  std::invalid_argument for other axes, a negative count, a bad frame_step, or an image of more
+///          than one frame; std::length_error if the tokens exceed the address space
 /// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
 ///          get_xdrope_input_positions of vLLM
 template <class Integer = std::int64_t>
@@ -29381,8 +29399,8 @@ inline namespace ROPE_ABI {
 ///
 ///     const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
 struct sounding_video_run {
-  vision_run video;  // frame_step: position_id_per_seconds * second_per_grid
-  Index audio_tokens = 0;
+  vision_run video;        // frame_step: position_id_per_seconds * second_per_grid
+  Index audio_tokens = 0;  // of the sound, not negative
 };
 
 /// A piece of such a prompt.
@@ -29610,11 +29628,14 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
 /// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
 struct self_extend {
-  std::int64_t group;
-  std::int64_t window;
+  std::int64_t group;   // far tokens that share an id, positive
+  std::int64_t window;  // tokens, positive
 
+  /// The id of a query at p for its far keys: floor(p / group) + window - floor(window / group).
   std::int64_t query(std::int64_t p) const;
+  /// The id of a far key at k: floor(k / group).
   std::int64_t key(std::int64_t k) const;
+  /// The distance at which a query at p meets a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
@@ -29629,10 +29650,13 @@ struct self_extend {
 /// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
 /// Source:  Su 2023, https://github.com/bojone/rerope
 struct rerope {
-  std::int64_t window;
+  std::int64_t window;  // tokens, positive
 
+  /// The id of a query for its far keys: the window, for every p.
   std::int64_t query(std::int64_t p) const;
+  /// The id of a far key: 0, for every k.
   std::int64_t key(std::int64_t k) const;
+  /// The distance at which a query at p meets a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
@@ -29656,16 +29680,24 @@ struct rerope {
 /// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
 ///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
 struct dual_chunk {
-  std::int64_t chunk_size;
-  std::int64_t local_size;
+  std::int64_t chunk_size;  // tokens, the largest distance, at most 2^62
+  std::int64_t local_size;  // tokens, in (0, chunk_size)
 
+  /// Tokens of a chunk: chunk_size - local_size.
   std::int64_t length() const;
+  /// The id of a key at k: k mod length().
   std::int64_t key(std::int64_t k) const;
+  /// The id of a query at p for the keys of its own chunk: p mod length().
   std::int64_t query(std::int64_t p) const { return key(p); }
+  /// The id of a query at p for the keys of the chunk before: min((p mod length()) + length(), chunk_size).
   std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
+  /// The id of every query for the keys of earlier chunks: min(2 length() - 1, chunk_size).
   std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
+  /// In place of successive(p), where the order of the queries counts: (p mod length()) + length().
   std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
+  /// In place of earlier(), where the order of the queries counts: (p mod length()) + chunk_size.
   std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
+  /// The distance at which a query at p meets a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
@@ -29842,7 +29874,8 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 ///
 /// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
 ///
-/// Throws:  std::invalid_argument; std::length_error if the grid exceeds the address space
+/// Throws:  std::invalid_argument if an extent is negative, or merge is not positive or does not divide
+///          height and width; std::length_error if the grid exceeds the address space
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
   if (frames < 0 || height < 0 || width < 0)
@@ -29869,7 +29902,8 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 /// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
 /// every bit as it is.
 ///
-/// Throws:  std::invalid_argument if a count is negative; std::length_error
+/// Throws:  std::invalid_argument if a count is negative; std::length_error if the rows exceed the address
+///          space
 /// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
@@ -29889,7 +29923,8 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 ///
 /// \param parts  of one type: what a builder returns, or Eigen arrays
 ///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
+/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error if the rows
+///          exceed the address space
 template <class Part>
 owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
   if (parts.empty())

@@ -64,7 +64,10 @@ inline void require_count(const char* function, Index count) {
 /// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
 /// \param first    coordinate of the first cell of each axis; empty: 0
 ///
-/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
+/// Requires:  an Integer of less than 64 bits holds every coordinate
+/// Throws:    std::invalid_argument if there is no extent, one is negative, or first is neither empty nor one
+///            per axis; std::length_error if the grid exceeds the address space; std::out_of_range if a
+///            coordinate exceeds 64 bits
 template <class Integer = std::int64_t>
 owned_array<Integer> grid_positions(const std::vector<Index>& extents,
                                     const std::vector<std::int64_t>& first = {}) {
@@ -84,7 +87,7 @@ owned_array<Integer> grid_positions(const std::vector<Index>& extents,
 ///
 /// \param axes  one Eigen vector per axis: a builder below, or an expression of them
 ///
-/// Throws:  std::length_error
+/// Throws:  std::length_error if the grid exceeds the address space
 template <class Real = double, class... Axes>
 owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
@@ -101,8 +104,9 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 ///
 ///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
 ///
-/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
-///          too short
+/// Throws:  std::invalid_argument if the axes are none or differ in number, or an extent is negative;
+///          std::out_of_range if an axis of the table is too short; std::length_error if a grid exceeds the
+///          address space
 /// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
@@ -125,8 +129,11 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
   return ids;
 }
 
-/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
+/// `count` coordinates from `first` to `last`, both included; one alone is `first`. The two halves are formed
+/// from their ends, so that for first = -last they are exact negatives of each other.
 ///
+/// Throws:  std::invalid_argument if count is negative; std::length_error if the coordinates exceed the
+///          address space
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
@@ -142,6 +149,7 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
+/// Throws:  as evenly_spaced
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real> first,
@@ -158,7 +166,7 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
 ///
 ///     first + (end (count - 1) / count - first) i / (count - 1)
 ///
-/// Throws:    std::invalid_argument
+/// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
 ///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
@@ -178,7 +186,8 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
 ///
 /// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
+///          grid is not positive; std::length_error if the grid exceeds the address space
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
 template <class Real = double>
 owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
@@ -205,6 +214,7 @@ owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, I
 
 /// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
+/// Throws:  as evenly_spaced
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
 template <class Real = double>
 owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
@@ -218,6 +228,7 @@ owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
 
 /// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
 ///
+/// Throws:  std::invalid_argument if count is negative
 /// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
 inline std::int64_t centered_first(Index count) {
   detail::require_count("centered_first", count);
@@ -236,7 +247,8 @@ enum class patch_normalisation {
 ///
 ///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if height or width is negative; std::length_error if the grid exceeds the
+///          address space
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
 template <class Real = double>
 owned_array<Real> patch_centers(Index height, Index width, patch_normalisation normalisation) {

@@ -70,8 +70,8 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 ///
 /// \param axes  3 or 4
 ///
-/// Throws:  std::invalid_argument for other axes, a negative count, or more than one frame;
-///          std::length_error
+/// Throws:  std::invalid_argument for other axes, a negative count, a bad frame_step, or an image of more
+///          than one frame; std::length_error if the tokens exceed the address space
 /// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
 ///          get_xdrope_input_positions of vLLM
 template <class Integer = std::int64_t>

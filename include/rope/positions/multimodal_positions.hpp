@@ -32,14 +32,16 @@ inline namespace ROPE_ABI {
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 struct text_run {
-  Index tokens;
+  Index tokens;  // not negative
 };
 
 /// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
 ///
 ///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
 struct vision_run {
-  Index frames = 1, height = 0, width = 0;
+  Index frames = 1;       // not negative; an image has one
+  Index height = 0;       // rows of merged patches
+  Index width = 0;        // columns of merged patches
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
 };
 
@@ -217,8 +219,9 @@ enum class vision_advance {
 /// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
 /// another: give all of it at once.
 ///
-/// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
-///          std::out_of_range for a run that starts above 2^53
+/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
+///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///          std::out_of_range if a run starts above 2^53 in magnitude
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
 ///          transformers and of vLLM, which truncate frame times as well
 template <class Integer = std::int64_t>

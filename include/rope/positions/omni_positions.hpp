@@ -24,8 +24,8 @@ inline namespace ROPE_ABI {
 ///
 ///     const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
 struct sounding_video_run {
-  vision_run video;  // frame_step: position_id_per_seconds * second_per_grid
-  Index audio_tokens = 0;
+  vision_run video;        // frame_step: position_id_per_seconds * second_per_grid
+  Index audio_tokens = 0;  // of the sound, not negative
 };
 
 /// A piece of such a prompt.

@@ -43,11 +43,14 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
 /// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
 struct self_extend {
-  std::int64_t group;
-  std::int64_t window;
+  std::int64_t group;   // far tokens that share an id, positive
+  std::int64_t window;  // tokens, positive
 
+  /// The id of a query at p for its far keys: floor(p / group) + window - floor(window / group).
   std::int64_t query(std::int64_t p) const;
+  /// The id of a far key at k: floor(k / group).
   std::int64_t key(std::int64_t k) const;
+  /// The distance at which a query at p meets a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
@@ -62,10 +65,13 @@ struct self_extend {
 /// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
 /// Source:  Su 2023, https://github.com/bojone/rerope
 struct rerope {
-  std::int64_t window;
+  std::int64_t window;  // tokens, positive
 
+  /// The id of a query for its far keys: the window, for every p.
   std::int64_t query(std::int64_t p) const;
+  /// The id of a far key: 0, for every k.
   std::int64_t key(std::int64_t k) const;
+  /// The distance at which a query at p meets a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
@@ -89,16 +95,24 @@ struct rerope {
 /// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
 ///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
 struct dual_chunk {
-  std::int64_t chunk_size;
-  std::int64_t local_size;
+  std::int64_t chunk_size;  // tokens, the largest distance, at most 2^62
+  std::int64_t local_size;  // tokens, in (0, chunk_size)
 
+  /// Tokens of a chunk: chunk_size - local_size.
   std::int64_t length() const;
+  /// The id of a key at k: k mod length().
   std::int64_t key(std::int64_t k) const;
+  /// The id of a query at p for the keys of its own chunk: p mod length().
   std::int64_t query(std::int64_t p) const { return key(p); }
+  /// The id of a query at p for the keys of the chunk before: min((p mod length()) + length(), chunk_size).
   std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
+  /// The id of every query for the keys of earlier chunks: min(2 length() - 1, chunk_size).
   std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
+  /// In place of successive(p), where the order of the queries counts: (p mod length()) + length().
   std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
+  /// In place of earlier(), where the order of the queries counts: (p mod length()) + chunk_size.
   std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
+  /// The distance at which a query at p meets a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 

@@ -37,8 +37,9 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 /// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer Integer>
 struct row_starts {
-  detail::integer_list<Integer> starts;
+  detail::integer_list<Integer> starts;  // [batch]
 
+  /// The starts of the rows, which are not copied.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
 };
@@ -55,11 +56,13 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer Integer>
 struct segments {
-  detail::integer_list<Integer> offsets;
-  detail::integer_list<Integer> starts = {};
+  detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
+  detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
 
+  /// Segments at positions 0, 1, ...; the list is not copied.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  /// Segments that go on at their starts; the lists are not copied.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
       : offsets(detail::vector_of("segments", offset_list)),

@@ -58,7 +58,8 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 ///
 /// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
 ///
-/// Throws:  std::invalid_argument; std::length_error if the grid exceeds the address space
+/// Throws:  std::invalid_argument if an extent is negative, or merge is not positive or does not divide
+///          height and width; std::length_error if the grid exceeds the address space
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
   if (frames < 0 || height < 0 || width < 0)
@@ -85,7 +86,8 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 /// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
 /// every bit as it is.
 ///
-/// Throws:  std::invalid_argument if a count is negative; std::length_error
+/// Throws:  std::invalid_argument if a count is negative; std::length_error if the rows exceed the address
+///          space
 /// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
@@ -105,7 +107,8 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 ///
 /// \param parts  of one type: what a builder returns, or Eigen arrays
 ///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
+/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error if the rows
+///          exceed the address space
 template <class Part>
 owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
   if (parts.empty())
