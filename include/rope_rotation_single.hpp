@@ -1868,9 +1868,14 @@ struct segmented_positions {
     return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+    if (offsets.empty())
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
+                         ", got an empty list"));
+    if (as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
+                         ", got ", offsets[0], " and ", offsets[offsets.size() - 1]));
     if (!starts.empty() && starts.size() + 1 != offsets.size())
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),

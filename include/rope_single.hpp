@@ -2323,9 +2323,14 @@ struct segmented_positions {
     return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+    if (offsets.empty())
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
+                         ", got an empty list"));
+    if (as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
+                         ", got ", offsets[0], " and ", offsets[offsets.size() - 1]));
     if (!starts.empty() && starts.size() + 1 != offsets.size())
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
@@ -16784,7 +16789,8 @@ inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)
 /// The tokens of a run and of those before it.
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > most_tokens_of_prompt - before)
-    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
+                                          " + ", tokens, " tokens"));
   return before + tokens;
 }
 
@@ -16808,7 +16814,8 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
     if (extent > 0 && tokens > most_tokens_of_prompt / extent)
-      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
+                                            vision.frames, ", ", vision.height, ", ", vision.width, "]"));
     tokens *= extent;
   }
   return tokens;
@@ -29006,6 +29013,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
 #define ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
 
 #include <limits>
+#include <string>
 #include <vector>
 
 
@@ -29015,7 +29023,21 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
+/// The extents of a grid as a message shows them: "[8, 64, 32]".
+inline std::string shown_extents(const std::vector<Index>& extents) {
+  std::string text = "[";
+  for (const Index extent : extents) {
+    if (text.size() > 1) append(text, ", ");
+    append(text, extent);
+  }
+  append(text, "]");
+  return text;
+}
+
+/// The number of cells of a grid.
+///
+/// Throws:  std::invalid_argument if there is no axis or an extent is negative; std::length_error if the
+///          coordinates of all cells exceed the address space
 inline Index cells(const char* function, const std::vector<Index>& extents) {
   if (extents.empty())
     ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
@@ -29029,7 +29051,8 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
-      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space, got ",
+                                            shown_extents(extents).c_str()));
     count *= extent;
   }
   return count;

@@ -212,14 +212,15 @@ TEST_CASE("runs that make no sense are refused", "[positions][multimodal_positio
       [&] {
         rope::qwen_vl_positions({vision_run{1, huge, 2}});
       },
-      "a run exceeds"));
-  CHECK(throws_saying<std::length_error>([&] { rope::qwen_vl_positions({text_run{huge}}); },
-                                         "the prompt exceeds"));
+      "a run exceeds the address space, got [1, " + std::to_string(huge) + ", 2]"));
+  CHECK(throws_saying<std::length_error>(
+      [&] { rope::qwen_vl_positions({text_run{huge}}); },
+      "the prompt exceeds the address space, got 0 + " + std::to_string(huge) + " tokens"));
   CHECK(throws_saying<std::length_error>(
       [&] {
         rope::qwen_vl_positions({text_run{huge / 100}, text_run{huge / 100}});
       },
-      "the prompt exceeds"));
+      "got " + std::to_string(huge / 100) + " + " + std::to_string(huge / 100) + " tokens"));
   for (const auto& [height, width, merge] : {std::array<Index, 3>{5, 4, 2}, {4, 5, 2}, {4, 4, 0}, {4, 4, -1}})
     CHECK(throws_saying<std::invalid_argument>(
         [h = height, w = width, m = merge] { merged_patches(1, h, w, m); },

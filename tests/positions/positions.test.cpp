@@ -289,6 +289,9 @@ TEST_CASE("segments that do not cover the tokens are refused", "[positions]") {
                               list{0, int64_max}, list{int64_min, 4}})
     CHECK(refuses<std::invalid_argument>(rope::segments{offsets}, 1, L,
                                          "segment offsets must begin with 0 and end with tokens = 4"));
+  CHECK(refuses<std::invalid_argument>(rope::segments{list{}}, 1, L, "got an empty list"));
+  CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 2, 5}}, 1, L, "got 0 and 5"));
+  CHECK(refuses<std::invalid_argument>(rope::segments{list{-1, 4}}, 1, L, "got -1 and 4"));
 }
 
 TEST_CASE("segments that go backwards are refused", "[positions]") {

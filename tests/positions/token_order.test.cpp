@@ -148,8 +148,10 @@ TEST_CASE("what the ranks rotate is what one device rotates", "[positions][token
 TEST_CASE("orders of more tokens than an index counts are refused", "[positions][token_order]") {
   constexpr Index most = std::numeric_limits<Index>::max();
   CHECK(rope::spatial_merge_order(most, most, 0, 1).empty());
-  CHECK(throws_saying<std::length_error>([] { rope::spatial_merge_order(most, 2, 2, 2); },
-                                         "rope::spatial_merge_order: the grid exceeds the address space"));
+  CHECK(
+      throws_saying<std::length_error>([] { rope::spatial_merge_order(most, 2, 2, 2); },
+                                       "rope::spatial_merge_order: the grid exceeds the address space, got [",
+                                       std::to_string(most) + ", 2, 2]"));
   const integer_coordinates patches = rope::grid_positions({2});
   CHECK(throws_saying<std::length_error>([&] { rope::with_unrotated_tokens(patches, most - 1); },
                                          "rope::with_unrotated_tokens"));

@@ -127,7 +127,8 @@ inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)
 /// The tokens of a run and of those before it.
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > most_tokens_of_prompt - before)
-    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
+                                          " + ", tokens, " tokens"));
   return before + tokens;
 }
 
@@ -151,7 +152,8 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
     if (extent > 0 && tokens > most_tokens_of_prompt / extent)
-      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
+                                            vision.frames, ", ", vision.height, ", ", vision.width, "]"));
     tokens *= extent;
   }
   return tokens;

@@ -3,6 +3,7 @@
 #define ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
 
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <rope/base/integer_range.hpp>
@@ -15,7 +16,21 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
+/// The extents of a grid as a message shows them: "[8, 64, 32]".
+inline std::string shown_extents(const std::vector<Index>& extents) {
+  std::string text = "[";
+  for (const Index extent : extents) {
+    if (text.size() > 1) append(text, ", ");
+    append(text, extent);
+  }
+  append(text, "]");
+  return text;
+}
+
+/// The number of cells of a grid.
+///
+/// Throws:  std::invalid_argument if there is no axis or an extent is negative; std::length_error if the
+///          coordinates of all cells exceed the address space
 inline Index cells(const char* function, const std::vector<Index>& extents) {
   if (extents.empty())
     ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
@@ -29,7 +44,8 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
-      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space, got ",
+                                            shown_extents(extents).c_str()));
     count *= extent;
   }
   return count;
