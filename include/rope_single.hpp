@@ -2201,8 +2201,8 @@ struct position_range {
   bool empty() const { return largest < smallest; }
 };
 
-/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
-/// the largest one.
+/// An integer of the caller as a position. A value above the range of int64 becomes its largest number, which
+/// is outside every table too.
 template <position_integer Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -2212,16 +2212,17 @@ std::int64_t as_position(Integer value) {
     return static_cast<std::int64_t>(value);
 }
 
-/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
+/// start + steps, or the end of the int64 range that it would leave: a sum that wrapped could be in a table
+/// again.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
   if (sum_is_position(start, steps)) return start + steps;
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
 
-// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
-// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
-// what asks for no table either need not know where a call ends.
+// The forms in which a caller gives positions. Each has operator()(b, t), the position of token t of row b,
+// and range(), which checks lengths and returns the smallest and the largest position. Both stay at the ends
+// of the int64 range, so that calls without a table, which refuse no position, do not overflow.
 
 /// Token t of every row is at start + t.
 struct contiguous_positions {
@@ -2276,7 +2277,7 @@ struct listed_positions {
   }
 };
 
-/// Those of an expression, evaluated.
+/// The ids of an expression, evaluated once into memory of its own.
 template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
@@ -2289,6 +2290,7 @@ struct evaluated_positions : private evaluated_list<Integer>, listed_positions<I
   }
 };
 
+/// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
   integer_list<Integer> starts;
@@ -2308,13 +2310,14 @@ struct started_rows {
   }
 };
 
+/// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
 struct segmented_positions {
   integer_list<Integer> offsets;
   integer_list<Integer> starts;
 
   std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that does not start behind t is in [segment, last).
+    // The last segment that begins at t or before it is in [segment, last).
     Index segment = 0, last = offsets.size();
     while (last - segment > 1) {
       const Index middle = segment + (last - segment) / 2;
@@ -16751,8 +16754,8 @@ struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
   Scalar next;                      // of the first token after the prompt, on all axes
 
-  /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
-  /// all axes, so that a one-axis table at this position decodes with the same bits.
+  /// The position of a later token minus its index (`rope_deltas`): token n is at n + delta() on all axes, so
+  /// that a one-axis table at this position decodes with the same bits.
   Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
 };
 
@@ -16783,10 +16786,12 @@ inline bool is_within_2_53(double x) {
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
-/// So that the table of coordinates has a size.
+/// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
 inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 
-/// The tokens of a run and of those before it.
+/// The tokens of a run and of the runs before it.
+///
+/// Throws:  std::length_error if they are too many
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > most_tokens_of_prompt - before)
     ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
@@ -16794,7 +16799,9 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
   return before + tokens;
 }
 
-/// Checks a run and returns the number of its tokens.
+/// The number of tokens of a run.
+///
+/// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
 inline Index tokens_of_run(const char* function, const text_run& text) {
   if (text.tokens < 0)
     ROPE_THROW(std::invalid_argument,
@@ -16834,8 +16841,8 @@ Index tokens_of_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
-/// and `after(start, run)` the position that follows the run.
+/// The coordinates of all runs, where place(start, frame, row, column, run) are those of a token of vision,
+/// and after(start, run) is where the run behind it starts.
 template <class Scalar, class Runs, class Place, class After>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
                                      const After& after) {
@@ -16866,8 +16873,8 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
 
 }  // namespace detail
 
-/// Where the run after an image or a video starts. The two differ after a video that lasts longer than its
-/// frames are high and wide; Qwen3-VL, whose frames are runs of their own, has no such video.
+/// Where the run after an image or a video starts. The two differ only after a video that has more
+/// positions of time than rows and columns; Qwen3-VL has none, as each of its frames is a run of its own.
 enum class vision_advance {
   past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
   past_sides            // max(height, width) after the start: transformers since 5.3
@@ -29070,8 +29077,8 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it
-/// along one axis, and the random shifts and scales of DINOv3's training are such expressions too.
+/// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
+/// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -29081,12 +29088,13 @@ using integer_coordinates = owned_array<std::int64_t>;
 
 namespace detail {
 
-/// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
+/// The coordinates [cells, axes] of a grid in row-major order, the last axis fastest: coordinate a of cell
+/// (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
 number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
   const Index rows = cells(function, extents);
   number_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
-  Index repeat = rows;  // rows for which a coordinate stays
+  Index repeat = rows;  // consecutive rows with the same coordinate
   for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
     repeat /= extents[a];
     for (Index r = 0; r < rows; ++r) grid(r, static_cast<Index>(a)) = at(a, r / repeat % extents[a]);
@@ -29147,8 +29155,8 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
 
-/// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
-/// per model serves images of every size.
+/// The rows of the cells of a grid in the table of a larger grid with the same origin, so that one table per
+/// model serves images of every size.
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
@@ -29211,10 +29219,12 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
   return axis;
 }
 
-/// The coordinates that diffusers gives `count` cells over the crop [first, end) of a base grid. They end at
-/// end (count - 1) / count, so that they are evenly_spaced_before only where first is 0.
+/// The coordinates that diffusers gives `count` cells which cover the part [first, end) of an axis of a base
+/// grid.
 ///
 ///     first + (end (count - 1) / count - first) i / (count - 1)
+///
+/// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is lower by first / count.
 ///
 /// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
@@ -29228,11 +29238,12 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
   return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
 
-/// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
-/// video is laid over the middle of the base grid, as large as its proportions allow. CogVideoX 1.5 counts
-/// cells instead: grid_positions.
+/// The positions of CogVideoX 1.0, (time, height, width) of frames * height * width tokens, row-major.
 ///
-///     time = frame;  height and width by evenly_spaced_in_crop over the cells that the video covers
+///     time = frame;  height and width by evenly_spaced_in_crop over the part that the video covers
+///
+/// The video covers the largest part of the base grid that has its proportions, in the middle of the grid.
+/// CogVideoX 1.5 counts cells instead: grid_positions.
 ///
 /// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
 ///
@@ -29331,11 +29342,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// hunyuan_vl_positions of runs whose type is a parameter: no program compiles their variant without a call.
+/// hunyuan_vl_positions, with the type of the runs as a parameter so that only programs that call it compile
+/// it.
 template <class Integer, class Runs>
 prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
   tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // of rows
+  Runs with_ends = runs;  // with the token that ends each row of an image
   for (auto& run : with_ends)
     if (auto* image = std::get_if<vision_run>(&run)) {
       if (image->frames > 1)
@@ -29368,13 +29380,14 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 
 }  // namespace detail
 
-/// Four coordinates a token, (position, width, height, image), or the last three, as many as the model has
-/// sections. Text has its index in the prompt on all of them. An image starts over:
+/// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
+/// as many as the model has sections. A token of text has its index in the prompt on all of them; a token of
+/// an image has
 ///
 ///     position  its index in the prompt
-///     width     column, from 0 to vision_run::width: a token that ends the row comes after each
-///     height    row, from 0
-///     image     which image of the prompt it is, from 0
+///     width     its column, from 0; column vision_run::width is a token that ends the row
+///     height    its row, from 0
+///     image     the number of its image in the prompt, from 0
 ///
 /// The tokens that open and close an image count as text. Generation goes on at the index of the next token,
 /// so delta() is 0.
@@ -29411,8 +29424,8 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
 #include <vector>
 
 
-/// The (time, height, width) of every token of a prompt with videos whose sound is heard (TMRoPE): tokens of
-/// both take turns in the order of time. A position of time is as long as a token of sound lasts.
+/// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE): tokens of
+/// frames and of sound take turns in the order of time. The unit of time is what one token of sound lasts.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -29445,7 +29458,7 @@ struct omni_prompt {
   static Scalar time_of(Index frame, const vision_run& run) {
     return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
   }
-  /// Tokens first .. end - 1 of a video, whose piece they are.
+  /// Tokens first .. end - 1 of a video, which are the piece that `last` is about.
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
       const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
@@ -29460,7 +29473,7 @@ struct omni_prompt {
   }
 };
 
-/// Where a chunk ends: at the first token from `first` on whose time is not below end_time, or after all.
+/// Where a chunk ends: the first token from `first` on whose time is end_time or later, or `tokens`.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
   Index i = first;
@@ -29489,7 +29502,8 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// Walks over the runs. `both(walk, run)` places a sounding video and moves on walk.prompt.next.
+/// The coordinates of all runs, where both(walk, run) adds those of a sounding video and sets
+/// walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -29620,8 +29634,8 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 #include <vector>
 
 
-/// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
-/// range a model was trained on, by position ids alone. A rule is a map of distances,
+/// Longer contexts without new frequencies: rules that keep the distances between queries and keys in the
+/// range that a model was trained on, by position ids alone. A rule is a map of distances,
 ///
 ///     distance(p, k), at which a query at position p meets a key at k <= p,
 ///
@@ -29764,7 +29778,7 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
                detail::message("mapped_positions: count must not be negative, got ", count));
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  // Without a sign: g++ 12 warns of the overflow that was refused above where it sees the numbers.
+  // Unsigned: where g++ 12 sees the numbers, it warns of the overflow that was refused above.
   for (Index t = 0; t < count; ++t)
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
@@ -29851,9 +29865,8 @@ inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
 #include <vector>
 
 
-/// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
-/// tokens, several images in one batch, a sequence cut between devices. All of it is a choice of rows of
-/// coordinates.
+/// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
+/// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -29921,7 +29934,7 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
   return order;
 }
 
-/// Coordinates with tokens that do not rotate around them: class and register tokens in front, or, as in
+/// Adds tokens that do not rotate before and after coordinates: class and register tokens in front, or, as in
 /// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
 /// every bit as it is.
 ///
@@ -29969,8 +29982,9 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
   return all;
 }
 
-/// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
-/// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
+/// The positions that one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal
+/// chunks, number `rank` from the front and from the end, so that every rank has the same work under a causal
+/// mask.
 ///
 ///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
 ///

@@ -20,8 +20,8 @@
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it
-/// along one axis, and the random shifts and scales of DINOv3's training are such expressions too.
+/// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
+/// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -31,12 +31,13 @@ using integer_coordinates = owned_array<std::int64_t>;
 
 namespace detail {
 
-/// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
+/// The coordinates [cells, axes] of a grid in row-major order, the last axis fastest: coordinate a of cell
+/// (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
 number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
   const Index rows = cells(function, extents);
   number_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
-  Index repeat = rows;  // rows for which a coordinate stays
+  Index repeat = rows;  // consecutive rows with the same coordinate
   for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
     repeat /= extents[a];
     for (Index r = 0; r < rows; ++r) grid(r, static_cast<Index>(a)) = at(a, r / repeat % extents[a]);
@@ -97,8 +98,8 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
 
-/// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
-/// per model serves images of every size.
+/// The rows of the cells of a grid in the table of a larger grid with the same origin, so that one table per
+/// model serves images of every size.
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
@@ -161,10 +162,12 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
   return axis;
 }
 
-/// The coordinates that diffusers gives `count` cells over the crop [first, end) of a base grid. They end at
-/// end (count - 1) / count, so that they are evenly_spaced_before only where first is 0.
+/// The coordinates that diffusers gives `count` cells which cover the part [first, end) of an axis of a base
+/// grid.
 ///
 ///     first + (end (count - 1) / count - first) i / (count - 1)
+///
+/// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is lower by first / count.
 ///
 /// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
@@ -178,11 +181,12 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
   return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
 
-/// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
-/// video is laid over the middle of the base grid, as large as its proportions allow. CogVideoX 1.5 counts
-/// cells instead: grid_positions.
+/// The positions of CogVideoX 1.0, (time, height, width) of frames * height * width tokens, row-major.
 ///
-///     time = frame;  height and width by evenly_spaced_in_crop over the cells that the video covers
+///     time = frame;  height and width by evenly_spaced_in_crop over the part that the video covers
+///
+/// The video covers the largest part of the base grid that has its proportions, in the middle of the grid.
+/// CogVideoX 1.5 counts cells instead: grid_positions.
 ///
 /// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
 ///

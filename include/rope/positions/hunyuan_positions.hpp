@@ -17,11 +17,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// hunyuan_vl_positions of runs whose type is a parameter: no program compiles their variant without a call.
+/// hunyuan_vl_positions, with the type of the runs as a parameter so that only programs that call it compile
+/// it.
 template <class Integer, class Runs>
 prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
   tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // of rows
+  Runs with_ends = runs;  // with the token that ends each row of an image
   for (auto& run : with_ends)
     if (auto* image = std::get_if<vision_run>(&run)) {
       if (image->frames > 1)
@@ -54,13 +55,14 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 
 }  // namespace detail
 
-/// Four coordinates a token, (position, width, height, image), or the last three, as many as the model has
-/// sections. Text has its index in the prompt on all of them. An image starts over:
+/// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
+/// as many as the model has sections. A token of text has its index in the prompt on all of them; a token of
+/// an image has
 ///
 ///     position  its index in the prompt
-///     width     column, from 0 to vision_run::width: a token that ends the row comes after each
-///     height    row, from 0
-///     image     which image of the prompt it is, from 0
+///     width     its column, from 0; column vision_run::width is a token that ends the row
+///     height    its row, from 0
+///     image     the number of its image in the prompt, from 0
 ///
 /// The tokens that open and close an image count as text. Generation goes on at the index of the next token,
 /// so delta() is 0.

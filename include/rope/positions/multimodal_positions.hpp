@@ -89,8 +89,8 @@ struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
   Scalar next;                      // of the first token after the prompt, on all axes
 
-  /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
-  /// all axes, so that a one-axis table at this position decodes with the same bits.
+  /// The position of a later token minus its index (`rope_deltas`): token n is at n + delta() on all axes, so
+  /// that a one-axis table at this position decodes with the same bits.
   Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
 };
 
@@ -121,10 +121,12 @@ inline bool is_within_2_53(double x) {
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
-/// So that the table of coordinates has a size.
+/// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
 inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 
-/// The tokens of a run and of those before it.
+/// The tokens of a run and of the runs before it.
+///
+/// Throws:  std::length_error if they are too many
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > most_tokens_of_prompt - before)
     ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
@@ -132,7 +134,9 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
   return before + tokens;
 }
 
-/// Checks a run and returns the number of its tokens.
+/// The number of tokens of a run.
+///
+/// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
 inline Index tokens_of_run(const char* function, const text_run& text) {
   if (text.tokens < 0)
     ROPE_THROW(std::invalid_argument,
@@ -172,8 +176,8 @@ Index tokens_of_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
-/// and `after(start, run)` the position that follows the run.
+/// The coordinates of all runs, where place(start, frame, row, column, run) are those of a token of vision,
+/// and after(start, run) is where the run behind it starts.
 template <class Scalar, class Runs, class Place, class After>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
                                      const After& after) {
@@ -204,8 +208,8 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
 
 }  // namespace detail
 
-/// Where the run after an image or a video starts. The two differ after a video that lasts longer than its
-/// frames are high and wide; Qwen3-VL, whose frames are runs of their own, has no such video.
+/// Where the run after an image or a video starts. The two differ only after a video that has more
+/// positions of time than rows and columns; Qwen3-VL has none, as each of its frames is a run of its own.
 enum class vision_advance {
   past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
   past_sides            // max(height, width) after the start: transformers since 5.3

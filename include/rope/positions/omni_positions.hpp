@@ -13,8 +13,8 @@
 #include <rope/config.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 
-/// The (time, height, width) of every token of a prompt with videos whose sound is heard (TMRoPE): tokens of
-/// both take turns in the order of time. A position of time is as long as a token of sound lasts.
+/// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE): tokens of
+/// frames and of sound take turns in the order of time. The unit of time is what one token of sound lasts.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -47,7 +47,7 @@ struct omni_prompt {
   static Scalar time_of(Index frame, const vision_run& run) {
     return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
   }
-  /// Tokens first .. end - 1 of a video, whose piece they are.
+  /// Tokens first .. end - 1 of a video, which are the piece that `last` is about.
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
       const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
@@ -62,7 +62,7 @@ struct omni_prompt {
   }
 };
 
-/// Where a chunk ends: at the first token from `first` on whose time is not below end_time, or after all.
+/// Where a chunk ends: the first token from `first` on whose time is end_time or later, or `tokens`.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
   Index i = first;
@@ -91,7 +91,8 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// Walks over the runs. `both(walk, run)` places a sounding video and moves on walk.prompt.next.
+/// The coordinates of all runs, where both(walk, run) adds those of a sounding video and sets
+/// walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {

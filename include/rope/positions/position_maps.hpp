@@ -12,8 +12,8 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
-/// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
-/// range a model was trained on, by position ids alone. A rule is a map of distances,
+/// Longer contexts without new frequencies: rules that keep the distances between queries and keys in the
+/// range that a model was trained on, by position ids alone. A rule is a map of distances,
 ///
 ///     distance(p, k), at which a query at position p meets a key at k <= p,
 ///
@@ -156,7 +156,7 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
                detail::message("mapped_positions: count must not be negative, got ", count));
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  // Without a sign: g++ 12 warns of the overflow that was refused above where it sees the numbers.
+  // Unsigned: where g++ 12 sees the numbers, it warns of the overflow that was refused above.
   for (Index t = 0; t < count; ++t)
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));

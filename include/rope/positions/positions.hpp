@@ -87,8 +87,8 @@ struct position_range {
   bool empty() const { return largest < smallest; }
 };
 
-/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
-/// the largest one.
+/// An integer of the caller as a position. A value above the range of int64 becomes its largest number, which
+/// is outside every table too.
 template <position_integer Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -98,16 +98,17 @@ std::int64_t as_position(Integer value) {
     return static_cast<std::int64_t>(value);
 }
 
-/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
+/// start + steps, or the end of the int64 range that it would leave: a sum that wrapped could be in a table
+/// again.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
   if (sum_is_position(start, steps)) return start + steps;
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
 
-// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
-// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
-// what asks for no table either need not know where a call ends.
+// The forms in which a caller gives positions. Each has operator()(b, t), the position of token t of row b,
+// and range(), which checks lengths and returns the smallest and the largest position. Both stay at the ends
+// of the int64 range, so that calls without a table, which refuse no position, do not overflow.
 
 /// Token t of every row is at start + t.
 struct contiguous_positions {
@@ -162,7 +163,7 @@ struct listed_positions {
   }
 };
 
-/// Those of an expression, evaluated.
+/// The ids of an expression, evaluated once into memory of its own.
 template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
@@ -175,6 +176,7 @@ struct evaluated_positions : private evaluated_list<Integer>, listed_positions<I
   }
 };
 
+/// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
   integer_list<Integer> starts;
@@ -194,13 +196,14 @@ struct started_rows {
   }
 };
 
+/// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
 struct segmented_positions {
   integer_list<Integer> offsets;
   integer_list<Integer> starts;
 
   std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that does not start behind t is in [segment, last).
+    // The last segment that begins at t or before it is in [segment, last).
     Index segment = 0, last = offsets.size();
     while (last - segment > 1) {
       const Index middle = segment + (last - segment) / 2;

@@ -12,9 +12,8 @@
 #include <rope/config.hpp>
 #include <rope/positions/detail/grid_cells.hpp>
 
-/// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
-/// tokens, several images in one batch, a sequence cut between devices. All of it is a choice of rows of
-/// coordinates.
+/// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
+/// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -82,7 +81,7 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
   return order;
 }
 
-/// Coordinates with tokens that do not rotate around them: class and register tokens in front, or, as in
+/// Adds tokens that do not rotate before and after coordinates: class and register tokens in front, or, as in
 /// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
 /// every bit as it is.
 ///
@@ -130,8 +129,9 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
   return all;
 }
 
-/// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
-/// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
+/// The positions that one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal
+/// chunks, number `rank` from the front and from the end, so that every rank has the same work under a causal
+/// mask.
 ///
 ///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
 ///
