@@ -5273,8 +5273,11 @@ class frequency_table;
 template <class S>
 class placed_table {
  public:
+  /// The type of a table entry.
   using scalar = S;
 
+  /// Places `table` in the head.
+  ///
   /// \param first_channel  of the window that turns, counted in channels of a head
   ///
   /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
@@ -5286,7 +5289,9 @@ class placed_table {
                  detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
   }
 
+  /// The table, which is referred to.
   const frequency_table<S>& table() const { return *table_; }
+  /// The first channel of a head that turns.
   Index first_channel() const { return first_channel_; }
 
  private:
@@ -6084,12 +6089,13 @@ inline namespace ROPE_ABI {
 ///
 ///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
 struct phase {
-  detail::uint192 turn;
+  detail::uint192 turn;  // in units of 2^-192 turn
 
   friend constexpr bool operator==(const phase&, const phase&) = default;
+  /// The sum, exact modulo one turn.
   friend constexpr phase operator+(phase a, phase b) { return {a.turn + b.turn}; }
+  /// The opposite angle, exact.
   friend constexpr phase operator-(phase a) { return {-a.turn}; }
-
   /// The phase after `position` equal steps; exact modulo one turn.
   friend constexpr phase operator*(phase step, std::int64_t position) {
     const bool negative = position < 0;
@@ -6174,7 +6180,7 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
 
 namespace detail {
 
-/// Whether this many steps, each rounded to 2^-192 turn, are off by more than an entry bears.
+/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
@@ -6206,8 +6212,8 @@ inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
 ///
 ///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
 struct cos_sin {
-  double cos;
-  double sin;
+  double cos;  // of the angle
+  double sin;  // of the angle
 };
 
 namespace detail {
@@ -6269,8 +6275,7 @@ inline small_angle angle_for_double(uint192 turn) {
   if (zeros > 0)
     turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
             0};
-  const uint128 angle =
-      multiply_upper({turn.hi, turn.mid}, two_pi);  // in units of 2^-(125 + shift + zeros) rad
+  const uint128 angle = multiply_upper({turn.hi, turn.mid}, two_pi);  // in 2^-(125 + shift + zeros) rad
   const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
   const int unit = -125 - shift - zeros;
   return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),
@@ -6900,6 +6905,7 @@ class frequency_table {
                 "frequency_table: a table type is float or double");
 
  public:
+  /// The type of an entry.
   using scalar = S;
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
@@ -6927,7 +6933,7 @@ class frequency_table {
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
   /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude
+  ///            not finite or above 2^53 in magnitude; std::length_error as above
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
@@ -6993,8 +6999,9 @@ class frequency_table {
   }
   /// One of them.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
-  /// The positions of the table are first() .. last() - 1.
+  /// The position of the first row.
   std::int64_t first() const { return first_; }
+  /// One more than the position of the last row: the positions of the table are first() .. last() - 1.
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
@@ -7004,6 +7011,7 @@ class frequency_table {
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// What the entries come from.
   table_source source() const { return source_; }
+  /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
@@ -7495,12 +7503,16 @@ inline namespace ROPE_ABI {
 template <class S>
 class query_key_tables {
  public:
+  /// The type of a table entry.
   using scalar = S;
 
+  /// Two tables, each a frequency_table or one that is placed in the head.
   query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
       : queries_(queries), keys_(keys) {}
 
+  /// What queries rotate by.
   const placed_table<S>& queries() const { return queries_; }
+  /// What keys rotate by.
   const placed_table<S>& keys() const { return keys_; }
 
  private:
@@ -30733,7 +30745,7 @@ class xpos {
   /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
   static constexpr bool needs_causal = true;
 
-  /// Positions 0 .. count - 1.  Throws: as below
+  /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative
   template <std::integral Count>
   xpos(const frequencies& of, Count count, const xpos_growth& growth) : xpos(of, Count{0}, count, growth) {}
 
@@ -30741,7 +30753,8 @@ class xpos {
   ///
   /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
   ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
-  ///          the growth of a pair at an end of the range leaves the range of S
+  ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
+  ///          positions or entries exceed the address space
   template <std::integral First, std::integral Last>
   xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
       : growth_(checked(of, growth)),
@@ -30761,19 +30774,26 @@ class xpos {
   /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
   /// This object must outlive what is returned.
   struct placed {
-    static constexpr bool needs_causal = true;
-    placed_table<S> query_table, key_table;
+    static constexpr bool needs_causal = true;  // as above
+    placed_table<S> query_table;                // what queries() returns
+    placed_table<S> key_table;                  // what keys() returns
+    /// What queries rotate by.
     const placed_table<S>& queries() const { return query_table; }
+    /// What keys rotate by.
     const placed_table<S>& keys() const { return key_table; }
   };
+  /// Both tables placed in the head.
+  ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed at_channel(Index first_channel) const {
     return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
   }
 
+  /// The position of growth 1.
   double center() const { return growth_.center; }
+  /// Positions in which pair i grows by exp(rate_i).
   double scale_base() const { return growth_.scale_base; }
-  /// [pairs]
+  /// The rate of every pair, [pairs]; valid while this object lives.
   template <class Map = typename frequency_table<S>::double_map>
   Map rates() const {
     return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
@@ -30996,7 +31016,7 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
 ///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
-///            has no inverse
+///            has no inverse; std::length_error if the positions or entries exceed the address space
 /// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)
@@ -31161,8 +31181,9 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
 /// \param  attention_factor  m, finite and positive
 ///
-/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
-///            copies of a wide form differ
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
+///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
+///            if the positions of the rows exceed 64 bits, or their entries the address space
 /// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
 ///            Transformer Engine's return are such angles, in the repeated and the concatenated form
@@ -31193,7 +31214,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
 /// \param rotations  Eigen expression [rows, rotations], radians
 /// \param ranges     vector [ranges]
 ///
-/// Throws:    as above, also for a range
+/// Throws:    as above; std::invalid_argument if a range is not finite or not below 2^64
 /// Accuracy:  as above; the product is exact
 /// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
 template <class S = float, class Derived, class Ranges>
@@ -31241,7 +31262,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
 ///          differ, or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of
-///          roundoff of the entries; the row and the pair are named
+///          roundoff of the entries; the row and the pair are named. std::length_error as table_of_angles
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {
@@ -31273,7 +31294,7 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
 ///
 /// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
 ///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
-///            inverse are numbers
+///            inverse are numbers. std::length_error as table_of_angles
 /// Accuracy:  the entries, rounded to S
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,

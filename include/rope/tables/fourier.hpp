@@ -76,7 +76,7 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
 ///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
-///            has no inverse
+///            has no inverse; std::length_error if the positions or entries exceed the address space
 /// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)

@@ -121,8 +121,9 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
 /// \param  attention_factor  m, finite and positive
 ///
-/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
-///            copies of a wide form differ
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
+///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
+///            if the positions of the rows exceed 64 bits, or their entries the address space
 /// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
 ///            Transformer Engine's return are such angles, in the repeated and the concatenated form
@@ -153,7 +154,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
 /// \param rotations  Eigen expression [rows, rotations], radians
 /// \param ranges     vector [ranges]
 ///
-/// Throws:    as above, also for a range
+/// Throws:    as above; std::invalid_argument if a range is not finite or not below 2^64
 /// Accuracy:  as above; the product is exact
 /// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
 template <class S = float, class Derived, class Ranges>
@@ -201,7 +202,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
 ///          differ, or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of
-///          roundoff of the entries; the row and the pair are named
+///          roundoff of the entries; the row and the pair are named. std::length_error as table_of_angles
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {
@@ -233,7 +234,7 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
 ///
 /// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
 ///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
-///            inverse are numbers
+///            inverse are numbers. std::length_error as table_of_angles
 /// Accuracy:  the entries, rounded to S
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,

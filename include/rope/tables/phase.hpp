@@ -42,12 +42,13 @@ inline namespace ROPE_ABI {
 ///
 ///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
 struct phase {
-  detail::uint192 turn;
+  detail::uint192 turn;  // in units of 2^-192 turn
 
   friend constexpr bool operator==(const phase&, const phase&) = default;
+  /// The sum, exact modulo one turn.
   friend constexpr phase operator+(phase a, phase b) { return {a.turn + b.turn}; }
+  /// The opposite angle, exact.
   friend constexpr phase operator-(phase a) { return {-a.turn}; }
-
   /// The phase after `position` equal steps; exact modulo one turn.
   friend constexpr phase operator*(phase step, std::int64_t position) {
     const bool negative = position < 0;
@@ -132,7 +133,7 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
 
 namespace detail {
 
-/// Whether this many steps, each rounded to 2^-192 turn, are off by more than an entry bears.
+/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
@@ -164,8 +165,8 @@ inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
 ///
 ///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
 struct cos_sin {
-  double cos;
-  double sin;
+  double cos;  // of the angle
+  double sin;  // of the angle
 };
 
 namespace detail {
@@ -227,8 +228,7 @@ inline small_angle angle_for_double(uint192 turn) {
   if (zeros > 0)
     turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
             0};
-  const uint128 angle =
-      multiply_upper({turn.hi, turn.mid}, two_pi);  // in units of 2^-(125 + shift + zeros) rad
+  const uint128 angle = multiply_upper({turn.hi, turn.mid}, two_pi);  // in 2^-(125 + shift + zeros) rad
   const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
   const int unit = -125 - shift - zeros;
   return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),

@@ -27,8 +27,11 @@ class frequency_table;
 template <class S>
 class placed_table {
  public:
+  /// The type of a table entry.
   using scalar = S;
 
+  /// Places `table` in the head.
+  ///
   /// \param first_channel  of the window that turns, counted in channels of a head
   ///
   /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
@@ -40,7 +43,9 @@ class placed_table {
                  detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
   }
 
+  /// The table, which is referred to.
   const frequency_table<S>& table() const { return *table_; }
+  /// The first channel of a head that turns.
   Index first_channel() const { return first_channel_; }
 
  private:

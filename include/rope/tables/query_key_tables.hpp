@@ -21,12 +21,16 @@ inline namespace ROPE_ABI {
 template <class S>
 class query_key_tables {
  public:
+  /// The type of a table entry.
   using scalar = S;
 
+  /// Two tables, each a frequency_table or one that is placed in the head.
   query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
       : queries_(queries), keys_(keys) {}
 
+  /// What queries rotate by.
   const placed_table<S>& queries() const { return queries_; }
+  /// What keys rotate by.
   const placed_table<S>& keys() const { return keys_; }
 
  private:

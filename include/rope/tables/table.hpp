@@ -66,6 +66,7 @@ class frequency_table {
                 "frequency_table: a table type is float or double");
 
  public:
+  /// The type of an entry.
   using scalar = S;
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
@@ -93,7 +94,7 @@ class frequency_table {
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
   /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude
+  ///            not finite or above 2^53 in magnitude; std::length_error as above
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
@@ -159,8 +160,9 @@ class frequency_table {
   }
   /// One of them.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
-  /// The positions of the table are first() .. last() - 1.
+  /// The position of the first row.
   std::int64_t first() const { return first_; }
+  /// One more than the position of the last row: the positions of the table are first() .. last() - 1.
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
@@ -170,6 +172,7 @@ class frequency_table {
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// What the entries come from.
   table_source source() const { return source_; }
+  /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It

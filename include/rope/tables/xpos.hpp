@@ -101,7 +101,7 @@ class xpos {
   /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
   static constexpr bool needs_causal = true;
 
-  /// Positions 0 .. count - 1.  Throws: as below
+  /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative
   template <std::integral Count>
   xpos(const frequencies& of, Count count, const xpos_growth& growth) : xpos(of, Count{0}, count, growth) {}
 
@@ -109,7 +109,8 @@ class xpos {
   ///
   /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
   ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
-  ///          the growth of a pair at an end of the range leaves the range of S
+  ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
+  ///          positions or entries exceed the address space
   template <std::integral First, std::integral Last>
   xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
       : growth_(checked(of, growth)),
@@ -129,19 +130,26 @@ class xpos {
   /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
   /// This object must outlive what is returned.
   struct placed {
-    static constexpr bool needs_causal = true;
-    placed_table<S> query_table, key_table;
+    static constexpr bool needs_causal = true;  // as above
+    placed_table<S> query_table;                // what queries() returns
+    placed_table<S> key_table;                  // what keys() returns
+    /// What queries rotate by.
     const placed_table<S>& queries() const { return query_table; }
+    /// What keys rotate by.
     const placed_table<S>& keys() const { return key_table; }
   };
+  /// Both tables placed in the head.
+  ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed at_channel(Index first_channel) const {
     return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
   }
 
+  /// The position of growth 1.
   double center() const { return growth_.center; }
+  /// Positions in which pair i grows by exp(rate_i).
   double scale_base() const { return growth_.scale_base; }
-  /// [pairs]
+  /// The rate of every pair, [pairs]; valid while this object lives.
   template <class Map = typename frequency_table<S>::double_map>
   Map rates() const {
     return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
