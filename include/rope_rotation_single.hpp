@@ -3649,7 +3649,9 @@ Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
     ROPE_THROW(
         std::invalid_argument,
-        message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
+        message(
+            "frequency_table: frequencies must have a pair, got 0: they were moved from, so give those that "
+            "they were moved to"));
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));

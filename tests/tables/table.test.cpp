@@ -426,6 +426,16 @@ TEST_CASE("a count must not be negative and a range must not be reversed", "[tab
       [&] { frequency_table<float> table(schedule, largest, smallest); }, "last must not be below first"));
 }
 
+TEST_CASE("frequencies that were moved from make no table", "[tables][table]") {
+  frequencies f(8);
+  const frequencies taken = std::move(f);
+  for (const Index count : {Index{0}, Index{4}})
+    CHECK(throws_saying<std::invalid_argument>([&] { frequency_table<float>(f, count); },
+                                               "frequencies must have a pair, got 0: they were moved from",
+                                               "give those that they were moved to"));
+  CHECK(frequency_table<float>(taken, 4).pairs() == 4);
+}
+
 TEST_CASE("a table larger than the address space is a length error", "[tables][table]") {
   const frequencies schedule(8);
   CHECK(throws_saying<std::length_error>([&] { frequency_table<float> table(schedule, smallest, largest); },
