@@ -4810,16 +4810,17 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Fills a table from entries that are given: detail/given_entries.hpp.
+/// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
 
+/// The entries of a table, and what a rotation has to know of them.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
   Index pairs;
   std::int64_t first;              // position of row 0
-  bool given;                      // cos^2 + sin^2 may differ from entry to entry
-  bool unit;                       // attention_factor is 1, or its effect is part of at_origin
+  bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
+  bool unit;                       // attention_factor is 1, or at_origin already accounts for it
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
 
   /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
@@ -6403,7 +6404,7 @@ class phase_row {
 
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROW_HPP
 
-/// The phases of rows of coordinates, with the work that does not depend on the row done once.
+/// The phases of rows of coordinates. What does not depend on the row is computed once.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6422,8 +6423,8 @@ struct fractional {
   }
 };
 
-/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-256, the least
-/// significant word first, which is enough for any coordinate of a double.
+/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns as an integer in units of 2^-256 turn,
+/// whose bits are enough for every coordinate that is a double.
 class turning_rate {
  public:
   explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
@@ -6431,9 +6432,9 @@ class turning_rate {
     for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
   }
 
-  /// The phase at a coordinate of which `magnitude` are the bits.
+  /// The phase at a coordinate, given by its sign and its magnitude.
   ///
-  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn up to 2^53
+  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn for magnitudes up to 2^53
   phase at(bool negative, const fractional& magnitude) const {
     if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
     const std::uint64_t* turns = turns_ + magnitude.word;
@@ -6442,7 +6443,8 @@ class turning_rate {
       return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
     };
     const std::uint64_t s = magnitude.significand;
-    // The words of turns * 2^-places from 2^-256 turn on; whole turns, times the significand, vanish.
+    // shifted(w): word w of turns * 2^-places, word 0 beginning at 2^-256 turn. Whole turns of the product
+    // drop out.
     const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
     const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
     const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
@@ -6451,7 +6453,8 @@ class turning_rate {
   }
 
  private:
-  std::uint64_t turns_[9] = {};  // from 2^-256, 2^-192, 2^-128 and 2^-64 turn on, whole turns, and zeros
+  std::uint64_t turns_[9] =
+      {};  // words from 2^-256, 2^-192, 2^-128, 2^-64 turn and whole turns on, then zeros
   bool negative_;
 };
 
@@ -6529,15 +6532,14 @@ class coordinate_phases {
 #include <cstdint>
 
 
-/// The phases of positions in a row.
+/// The phases of consecutive positions.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ...: in steps,
-/// the phase of a pair grows by the same integer from one position to the next, so it is one exact addition
-/// away from the one before it.
+/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
+/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
 class range_phases {
  public:
   /// \param of  on one axis; outlives this object
@@ -6572,7 +6574,7 @@ class range_phases {
 
  private:
   std::int64_t position_;
-  bool in_steps_ = false;  // whether now_ is where steps lead
+  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
   const frequencies& frequencies_;
   phase_row step_, now_;
   number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
@@ -6602,7 +6604,7 @@ class range_phases {
 #include <cstdint>
 
 
-/// How a row of a table is written, and how the numbers a table is made from are told apart.
+/// How phases become a row of a table.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6616,14 +6618,14 @@ void write_turned(phase p, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * value.sin);
 }
 
-/// The same of a row of phases.
+/// Writes m cos and m sin of every phase of a row, rounded to S.
 template <class S>
 void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
   for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
 }
 
-/// The same for float, of several pairs at once: all but the angles within 2^-64 turn of a quarter turn,
-/// which are written anew from all their bits.
+/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
+/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
 inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
   const std::size_t pairs = phases.size();
   const uint128* upper = phases.upper();
@@ -6651,15 +6653,15 @@ inline void write_table_row(const phase_row& phases, double m, float* cos, float
 
 #endif  // ROPE_TABLES_DETAIL_TABLE_ROW_HPP
 
-/// Angles of which a phase has fewer bits than a double: learned frequencies near zero, a schedule divided by
-/// 1e30, coordinates of 1e-40.
+/// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
+/// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether an angle [rad] is multiplied instead of counted: then cos = 1 and sin = angle to 2^-250, which is
-/// exact in every type. A phase of a larger angle has 60 bits and more.
+/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
+/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
 inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
 
 /// Writes m cos and m sin of a small angle.
@@ -6669,17 +6671,19 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle);
 }
 
-/// Small angles are multiplied in units of 2^-120 rad, in which a product that is subnormal, and so has lost
-/// digits that a large m would show, is a normal number. Sums of up to 256 axes stay below 1.
+/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
+/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
+/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
 inline constexpr double small_unit = 0x1p-120;
 
-/// inv_freq * coordinate in these units.
+/// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
   return inv_freq / small_unit * coordinate;
 }
+/// is_small of an angle in units of small_unit.
 inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
 
-/// Writes m cos and m sin of a small angle in these units.
+/// write_small of an angle in units of small_unit.
 template <class S>
 void write_small_of_units(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
@@ -6756,7 +6760,7 @@ class small_angles {
 #include <type_traits>
 
 
-/// Everything that can be wrong with the numbers a table is made from.
+/// What can be wrong with the numbers that a table is made from.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6771,7 +6775,9 @@ constexpr bool at_most(Integer value, std::int64_t most) {
     return static_cast<std::int64_t>(value) <= most;
 }
 
-/// Positions are 64-bit and signed; a larger unsigned one would come out negative.
+/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
+///
+/// Throws:  std::length_error
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
@@ -6779,6 +6785,9 @@ std::int64_t checked_position(const char* function, Position position) {
   return static_cast<std::int64_t>(position);
 }
 
+/// A count of positions that is not negative.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
@@ -6786,6 +6795,9 @@ std::int64_t checked_count(const char* function, Count count) {
   return checked_position(function, count);
 }
 
+/// The number of positions in [first, last).
+///
+/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
 template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
@@ -6797,7 +6809,9 @@ Index checked_rows(const char* function, First first, Last last) {
   return to_index(to - from);
 }
 
-/// Rows whose entries fit in memory.
+/// The number of rows, if there is a pair and the address space holds the entries.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
@@ -6812,7 +6826,7 @@ Index checked_entries(Index rows, Index pairs) {
   return rows;
 }
 
-/// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
+/// The attention_factor, if it is a normal number of S too, so that m cos neither overflows nor loses digits.
 template <class S>
 double checked_magnitude(double attention_factor) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
@@ -6829,7 +6843,10 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
 
-/// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
+/// Coordinates as doubles, [rows, axes], if they are finite and at most 2^53 in magnitude, up to which
+/// integers are exact.
+///
+/// Throws:  std::invalid_argument
 template <class Derived>
 number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;
@@ -6943,9 +6960,10 @@ class frequency_table {
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
-  /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
-  /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
-  /// float.
+  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
+  /// step is in float.
+  ///
+  ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
   /// Throws:    as for an exact table
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
@@ -30579,7 +30597,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 #include <type_traits>
 
 
-/// The door for tables whose entries do not come from frequencies.
+/// How tables are made whose entries do not come from frequencies.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -30590,18 +30608,18 @@ namespace detail {
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 
-/// The value as an entry; one beyond the range of S becomes the largest number, which no table takes.
+/// The value rounded to S. A value beyond its range becomes the largest number, which `table` below refuses.
 template <class S>
 S entry_of(double value) {
   constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
   return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
 }
 
-/// The one way to make a frequency_table from anything but frequencies.
+/// Makes frequency_tables from anything but frequencies, as a friend of theirs.
 struct given_entries {
-  /// `write(r, cos, sin)` writes row r, [pairs] each.
+  /// The table of the rows that `write(r, cos, sin)` writes, [pairs] each.
   ///
-  /// \param origin  the pairs, and what the table reports as attention_factor and inv_freq
+  /// \param origin  what the table reports as pairs, inv_freq and attention_factor
   ///
   /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
   ///          finite or the radius of a pair is out of range
@@ -30744,7 +30762,8 @@ struct xpos_growth {
 template <class S = float>
 class xpos {
  public:
-  /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
+  /// Scores of keys ahead of their query grow with the distance, so that attention takes these tables only if
+  /// it is causal.
   static constexpr bool needs_causal = true;
 
   /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative
@@ -31095,18 +31114,20 @@ enum class table_form {
 
 namespace detail {
 
-/// What cos^2 + sin^2 of a pair of a checked table may be off by, relative to the table's common value, for
-/// entries of type E with unit roundoff u. A float or double entry carries at most 1 ulp of its libm and half
-/// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
-/// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
-/// where m was applied in 16 bits.
+/// How far cos^2 + sin^2 of a pair may be from the table's common value, relative to it, for entries with
+/// unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of another
+/// library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the common value
+/// as much, and the sum formed here in double 2 u more. A 16-bit entry is a float that was rounded once, u: 2
+/// u and 2 u, and as much again where m was multiplied in 16 bits.
 template <class Entry>
 inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
                                            : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
                                                                                 : 8 * 0x1p-8;
 
-/// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
+/// The number of pairs of a matrix, if its entries are finite and the two copies of a wide form agree.
+///
+/// Throws:  std::invalid_argument
 template <class Matrix>
 Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
   const bool twice = form != table_form::half_width;
@@ -31142,7 +31163,9 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
   return angle;
 }
 
-/// m^2, the median of cos^2 + sin^2, which every pair must keep to.
+/// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
+///
+/// Throws:  std::invalid_argument
 template <class Entry, class Cos, class Sin>
 double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
   if (cos.rows() == 0) return 1;

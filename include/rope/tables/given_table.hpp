@@ -33,18 +33,20 @@ enum class table_form {
 
 namespace detail {
 
-/// What cos^2 + sin^2 of a pair of a checked table may be off by, relative to the table's common value, for
-/// entries of type E with unit roundoff u. A float or double entry carries at most 1 ulp of its libm and half
-/// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
-/// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
-/// where m was applied in 16 bits.
+/// How far cos^2 + sin^2 of a pair may be from the table's common value, relative to it, for entries with
+/// unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of another
+/// library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the common value
+/// as much, and the sum formed here in double 2 u more. A 16-bit entry is a float that was rounded once, u: 2
+/// u and 2 u, and as much again where m was multiplied in 16 bits.
 template <class Entry>
 inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
                                            : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
                                                                                 : 8 * 0x1p-8;
 
-/// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
+/// The number of pairs of a matrix, if its entries are finite and the two copies of a wide form agree.
+///
+/// Throws:  std::invalid_argument
 template <class Matrix>
 Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
   const bool twice = form != table_form::half_width;
@@ -80,7 +82,9 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
   return angle;
 }
 
-/// m^2, the median of cos^2 + sin^2, which every pair must keep to.
+/// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
+///
+/// Throws:  std::invalid_argument
 template <class Entry, class Cos, class Sin>
 double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
   if (cos.rows() == 0) return 1;

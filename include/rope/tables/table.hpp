@@ -102,9 +102,10 @@ class frequency_table {
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
-  /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
-  /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
-  /// float.
+  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
+  /// step is in float.
+  ///
+  ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
   /// Throws:    as for an exact table
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,

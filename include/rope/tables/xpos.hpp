@@ -98,7 +98,8 @@ struct xpos_growth {
 template <class S = float>
 class xpos {
  public:
-  /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
+  /// Scores of keys ahead of their query grow with the distance, so that attention takes these tables only if
+  /// it is causal.
   static constexpr bool needs_causal = true;
 
   /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative

@@ -13,7 +13,7 @@
 #include <rope/tables/detail/phase_row.hpp>
 #include <rope/tables/phase.hpp>
 
-/// The phases of rows of coordinates, with the work that does not depend on the row done once.
+/// The phases of rows of coordinates. What does not depend on the row is computed once.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -32,8 +32,8 @@ struct fractional {
   }
 };
 
-/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-256, the least
-/// significant word first, which is enough for any coordinate of a double.
+/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns as an integer in units of 2^-256 turn,
+/// whose bits are enough for every coordinate that is a double.
 class turning_rate {
  public:
   explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
@@ -41,9 +41,9 @@ class turning_rate {
     for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
   }
 
-  /// The phase at a coordinate of which `magnitude` are the bits.
+  /// The phase at a coordinate, given by its sign and its magnitude.
   ///
-  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn up to 2^53
+  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn for magnitudes up to 2^53
   phase at(bool negative, const fractional& magnitude) const {
     if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
     const std::uint64_t* turns = turns_ + magnitude.word;
@@ -52,7 +52,8 @@ class turning_rate {
       return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
     };
     const std::uint64_t s = magnitude.significand;
-    // The words of turns * 2^-places from 2^-256 turn on; whole turns, times the significand, vanish.
+    // shifted(w): word w of turns * 2^-places, word 0 beginning at 2^-256 turn. Whole turns of the product
+    // drop out.
     const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
     const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
     const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
@@ -61,7 +62,8 @@ class turning_rate {
   }
 
  private:
-  std::uint64_t turns_[9] = {};  // from 2^-256, 2^-192, 2^-128 and 2^-64 turn on, whole turns, and zeros
+  std::uint64_t turns_[9] =
+      {};  // words from 2^-256, 2^-192, 2^-128, 2^-64 turn and whole turns on, then zeros
   bool negative_;
 };
 

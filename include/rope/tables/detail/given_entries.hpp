@@ -19,7 +19,7 @@
 #include <rope/tables/detail/table_row.hpp>
 #include <rope/tables/table.hpp>
 
-/// The door for tables whose entries do not come from frequencies.
+/// How tables are made whose entries do not come from frequencies.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -30,18 +30,18 @@ namespace detail {
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 
-/// The value as an entry; one beyond the range of S becomes the largest number, which no table takes.
+/// The value rounded to S. A value beyond its range becomes the largest number, which `table` below refuses.
 template <class S>
 S entry_of(double value) {
   constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
   return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
 }
 
-/// The one way to make a frequency_table from anything but frequencies.
+/// Makes frequency_tables from anything but frequencies, as a friend of theirs.
 struct given_entries {
-  /// `write(r, cos, sin)` writes row r, [pairs] each.
+  /// The table of the rows that `write(r, cos, sin)` writes, [pairs] each.
   ///
-  /// \param origin  the pairs, and what the table reports as attention_factor and inv_freq
+  /// \param origin  what the table reports as pairs, inv_freq and attention_factor
   ///
   /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
   ///          finite or the radius of a pair is out of range

@@ -10,15 +10,14 @@
 #include <rope/tables/detail/phase_row.hpp>
 #include <rope/tables/phase.hpp>
 
-/// The phases of positions in a row.
+/// The phases of consecutive positions.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ...: in steps,
-/// the phase of a pair grows by the same integer from one position to the next, so it is one exact addition
-/// away from the one before it.
+/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
+/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
 class range_phases {
  public:
   /// \param of  on one axis; outlives this object
@@ -53,7 +52,7 @@ class range_phases {
 
  private:
   std::int64_t position_;
-  bool in_steps_ = false;  // whether now_ is where steps lead
+  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
   const frequencies& frequencies_;
   phase_row step_, now_;
   number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps

@@ -13,15 +13,15 @@
 #include <rope/tables/detail/table_row.hpp>
 #include <rope/tables/phase.hpp>
 
-/// Angles of which a phase has fewer bits than a double: learned frequencies near zero, a schedule divided by
-/// 1e30, coordinates of 1e-40.
+/// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
+/// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether an angle [rad] is multiplied instead of counted: then cos = 1 and sin = angle to 2^-250, which is
-/// exact in every type. A phase of a larger angle has 60 bits and more.
+/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
+/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
 inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
 
 /// Writes m cos and m sin of a small angle.
@@ -31,17 +31,19 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle);
 }
 
-/// Small angles are multiplied in units of 2^-120 rad, in which a product that is subnormal, and so has lost
-/// digits that a large m would show, is a normal number. Sums of up to 256 axes stay below 1.
+/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
+/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
+/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
 inline constexpr double small_unit = 0x1p-120;
 
-/// inv_freq * coordinate in these units.
+/// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
   return inv_freq / small_unit * coordinate;
 }
+/// is_small of an angle in units of small_unit.
 inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
 
-/// Writes m cos and m sin of a small angle in these units.
+/// write_small of an angle in units of small_unit.
 template <class S>
 void write_small_of_units(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);

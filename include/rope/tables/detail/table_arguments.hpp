@@ -17,7 +17,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// Everything that can be wrong with the numbers a table is made from.
+/// What can be wrong with the numbers that a table is made from.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -32,7 +32,9 @@ constexpr bool at_most(Integer value, std::int64_t most) {
     return static_cast<std::int64_t>(value) <= most;
 }
 
-/// Positions are 64-bit and signed; a larger unsigned one would come out negative.
+/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
+///
+/// Throws:  std::length_error
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
@@ -40,6 +42,9 @@ std::int64_t checked_position(const char* function, Position position) {
   return static_cast<std::int64_t>(position);
 }
 
+/// A count of positions that is not negative.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
@@ -47,6 +52,9 @@ std::int64_t checked_count(const char* function, Count count) {
   return checked_position(function, count);
 }
 
+/// The number of positions in [first, last).
+///
+/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
 template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
@@ -58,7 +66,9 @@ Index checked_rows(const char* function, First first, Last last) {
   return to_index(to - from);
 }
 
-/// Rows whose entries fit in memory.
+/// The number of rows, if there is a pair and the address space holds the entries.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
@@ -73,7 +83,7 @@ Index checked_entries(Index rows, Index pairs) {
   return rows;
 }
 
-/// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
+/// The attention_factor, if it is a normal number of S too, so that m cos neither overflows nor loses digits.
 template <class S>
 double checked_magnitude(double attention_factor) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
@@ -90,7 +100,10 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
 
-/// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
+/// Coordinates as doubles, [rows, axes], if they are finite and at most 2^53 in magnitude, up to which
+/// integers are exact.
+///
+/// Throws:  std::invalid_argument
 template <class Derived>
 number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;

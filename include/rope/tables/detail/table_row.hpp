@@ -10,7 +10,7 @@
 #include <rope/tables/detail/phase_row.hpp>
 #include <rope/tables/phase.hpp>
 
-/// How a row of a table is written, and how the numbers a table is made from are told apart.
+/// How phases become a row of a table.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -24,14 +24,14 @@ void write_turned(phase p, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * value.sin);
 }
 
-/// The same of a row of phases.
+/// Writes m cos and m sin of every phase of a row, rounded to S.
 template <class S>
 void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
   for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
 }
 
-/// The same for float, of several pairs at once: all but the angles within 2^-64 turn of a quarter turn,
-/// which are written anew from all their bits.
+/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
+/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
 inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
   const std::size_t pairs = phases.size();
   const uint128* upper = phases.upper();

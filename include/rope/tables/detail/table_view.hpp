@@ -12,16 +12,17 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Fills a table from entries that are given: detail/given_entries.hpp.
+/// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
 
+/// The entries of a table, and what a rotation has to know of them.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
   Index pairs;
   std::int64_t first;              // position of row 0
-  bool given;                      // cos^2 + sin^2 may differ from entry to entry
-  bool unit;                       // attention_factor is 1, or its effect is part of at_origin
+  bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
+  bool unit;                       // attention_factor is 1, or at_origin already accounts for it
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
 
   /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
