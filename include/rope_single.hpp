@@ -3148,11 +3148,17 @@ template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
                 "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  /// The channel type.
   using value_type = std::remove_const_t<T>;
 
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
+  T* data;             // element (0, 0, 0, 0)
+  Index batch;         // sequences
+  Index tokens;        // of a sequence
+  Index heads;         // of a token
+  Index head_dim;      // channels of a head
+  Index batch_stride;  // elements from a sequence to the next
+  Index token_stride;  // elements from a token to the next
+  Index head_stride;   // elements from a head to the next
 
   /// The channels of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
@@ -3241,6 +3247,9 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 }  // namespace detail
 
 /// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
+///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
@@ -3248,6 +3257,8 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 }
 
 /// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+///
+/// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
@@ -3255,40 +3266,49 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 }
 
 /// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+///
+/// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end; batch is 1.
+///
+/// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
+/// [batch, tokens, heads, head_dim] of an Eigen::Tensor or TensorMap of rank 4. The letters name the axes
+/// from slowest to fastest in memory, so a row-major tensor (B, S, H, D) and a column-major tensor (D, H, S,
+/// B) are both `bshd`.
+///
+/// Throws:  std::length_error as bshd of a pointer
 template <class X>
 requires detail::tensor<X, 4>
 auto bshd(X&& x) {
   return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
               detail::extent<3>(x));
 }
+/// [batch, heads, tokens, head_dim] of such a tensor of rank 4.  Throws: as above
 template <class X>
 requires detail::tensor<X, 4>
 auto bhsd(X&& x) {
   return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
               detail::extent<3>(x));
 }
+/// [tokens, batch, heads, head_dim] of such a tensor of rank 4.  Throws: as above
 template <class X>
 requires detail::tensor<X, 4>
 auto sbhd(X&& x) {
   return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
               detail::extent<3>(x));
 }
+/// [tokens, heads, head_dim] of such a tensor of rank 3.  Throws: as above
 template <class X>
 requires detail::tensor<X, 3>
 auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
@@ -3817,12 +3837,19 @@ template <class T>
 struct quantized_view {
   static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
                 "quantized_view: channels are std::int8_t");
+  /// std::int8_t.
   using value_type = std::remove_const_t<T>;
+  /// float, const where T is.
   using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
 
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
+  T* data;                       // the integer of element (0, 0, 0, 0)
+  Index batch;                   // sequences
+  Index tokens;                  // of a sequence
+  Index heads;                   // of a token
+  Index head_dim;                // channels of a head
+  Index batch_stride;            // integers from a sequence to the next
+  Index token_stride;            // integers from a token to the next
+  Index head_stride;             // integers from a head to the next
   head_view<scale_type> scales;  // [batch, tokens, heads, 1]
 
   /// The integers of one head of one token, [head_dim].
@@ -3892,7 +3919,7 @@ quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view
           scales};
 }
 
-/// The extents of quantized heads, as those of a view that only tells a shape; other heads themselves.
+/// A view whose extents are those of x, to be checked and not to be read: of quantized heads it has no data.
 template <class T>
 head_view<T> shape_of(const head_view<T>& x) {
   return x;
@@ -3933,8 +3960,7 @@ void check_stored(const char* function, const quantized_view<T>& x) {
 
 }  // namespace detail
 
-/// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]
-/// and [batch, tokens, heads]. The same holds for the three below.
+/// Integers [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
 ///
 /// Throws:  as bshd of one pointer
 template <class T>
@@ -3944,6 +3970,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bsh
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
+/// Integers [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
+///
+/// Throws:  as bshd of one pointer
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
     T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
@@ -3951,6 +3980,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhs
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
+/// Integers [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
+///
+/// Throws:  as bshd of one pointer
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
@@ -3958,6 +3990,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbh
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
+/// Integers [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
+///
+/// Throws:  as bshd of one pointer
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {

@@ -33,12 +33,19 @@ template <class T>
 struct quantized_view {
   static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
                 "quantized_view: channels are std::int8_t");
+  /// std::int8_t.
   using value_type = std::remove_const_t<T>;
+  /// float, const where T is.
   using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
 
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
+  T* data;                       // the integer of element (0, 0, 0, 0)
+  Index batch;                   // sequences
+  Index tokens;                  // of a sequence
+  Index heads;                   // of a token
+  Index head_dim;                // channels of a head
+  Index batch_stride;            // integers from a sequence to the next
+  Index token_stride;            // integers from a token to the next
+  Index head_stride;             // integers from a head to the next
   head_view<scale_type> scales;  // [batch, tokens, heads, 1]
 
   /// The integers of one head of one token, [head_dim].
@@ -108,7 +115,7 @@ quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view
           scales};
 }
 
-/// The extents of quantized heads, as those of a view that only tells a shape; other heads themselves.
+/// A view whose extents are those of x, to be checked and not to be read: of quantized heads it has no data.
 template <class T>
 head_view<T> shape_of(const head_view<T>& x) {
   return x;
@@ -149,8 +156,7 @@ void check_stored(const char* function, const quantized_view<T>& x) {
 
 }  // namespace detail
 
-/// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]
-/// and [batch, tokens, heads]. The same holds for the three below.
+/// Integers [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
 ///
 /// Throws:  as bshd of one pointer
 template <class T>
@@ -160,6 +166,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bsh
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
+/// Integers [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
+///
+/// Throws:  as bshd of one pointer
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
     T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
@@ -167,6 +176,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhs
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
+/// Integers [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
+///
+/// Throws:  as bshd of one pointer
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
@@ -174,6 +186,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbh
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
+/// Integers [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
+///
+/// Throws:  as bshd of one pointer
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {
