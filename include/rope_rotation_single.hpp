@@ -2172,7 +2172,9 @@ inline namespace ROPE_ABI {
 ///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
+  /// 2 i, the channel of u.
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  /// 2 i + 1, the channel of v.
   static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
 };
 
@@ -2184,7 +2186,9 @@ struct interleaved {
 ///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
+  /// i, the channel of u.
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  /// i + pairs, the channel of v.
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 
@@ -2208,6 +2212,7 @@ decltype(auto) with_layout(layout_kind layout, Call&& f) {
   return std::forward<Call>(f)(half_split{});
 }
 
+/// "interleaved" or "half_split".
 inline const char* name_of(layout_kind layout) {
   return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
@@ -6527,7 +6532,9 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` of queries and keys, both in place.
+/// Undoes `rotate` of queries and keys, both in place, in one pass over the table.
+///
+/// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
@@ -6538,7 +6545,10 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` from `x` into `out`.
+/// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
+///
+/// Requires:  out is x, or shares no element with it
+/// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
@@ -6608,6 +6618,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
+///
+/// Parameters, errors, accuracy and cost are those of `rotate` of queries and keys.
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
@@ -6622,6 +6634,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
+/// Throws:    as `rotate_to`
 template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
@@ -6674,6 +6687,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
 /// Returns:  owned_array<double> [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
+/// Cost:     one read of x and d_x, and 64 pairs * axes doubles
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
@@ -6700,7 +6714,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
-/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+/// Parameters, accuracy and cost are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
 /// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
@@ -6732,7 +6746,8 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
 ///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
 template <class Numbers = owned_array<double>>
 struct cos_sin_gradient {
-  Numbers cos, sin;  // [rows, pairs]
+  Numbers cos;  // with respect to cos, [rows, pairs]
+  Numbers sin;  // with respect to sin, [rows, pairs]
 };
 
 /// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
@@ -6746,7 +6761,7 @@ struct cos_sin_gradient {
 /// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
 ///              differ
 ///
-/// Other parameters, errors and accuracy are those of `angle_gradient`.
+/// Other parameters, errors and accuracy are those of `angle_gradient`, cost is twice its.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
@@ -6994,7 +7009,7 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], or epsilon is
-///            negative or not finite; x is then unchanged. The same holds below
+///            negative or not finite, or offset not finite; x is then unchanged
 /// Accuracy:  relative to exact arithmetic 4 u, u = 2^-24 (float), as the mean square is formed in double, or
 ///            (9 + n / 32) u, u = 2^-53 (double), for a mean over n channels; half and bfloat16: computed in
 ///            float, one final rounding. The same bits for every stride, batch and number of threads
@@ -7011,6 +7026,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
 /// Normalises `x` into `out`.
 ///
 /// Requires:  out is x, or shares no element with it
+/// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
                         const Threads& threads = {}) {
@@ -7268,13 +7284,18 @@ inline namespace ROPE_ABI {
 template <class S, class W>
 class normed_table {
  public:
+  /// The type of a table entry.
   using scalar = S;
 
+  /// The norm that comes first and the table behind it.
+  ///
   /// \param table  a frequency_table, or one that is placed in the head
   template <rotation_table Table>
   normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
 
+  /// The norm of a key.
   const head_norm<W>& norm() const { return norm_; }
+  /// What a normalised key rotates by.
   const placed_table<S>& table() const { return table_; }
 
  private:
@@ -7382,8 +7403,8 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
 /// \param  threads     the caller's threads, see base/parallel.hpp
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
-///          then unchanged
+/// Throws:  std::invalid_argument if heads does not divide the rows, the window does not fit, or a layout
+///          does not name every channel once; rows is then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
@@ -7422,8 +7443,9 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
-///          unchanged
+/// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
+///          layout does not name every channel once; x is then unchanged
+/// Cost:    one read and one write of the rotated channels; allocates their order and, per thread, one head
 template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
@@ -7573,9 +7595,11 @@ class pope_bias {
   pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
   pope_bias& operator=(pope_bias&&) = default;
 
+  /// Number of heads.
   Index heads() const { return heads_; }
+  /// Phases per head.
   Index channels() const { return channels_; }
-  /// cos and sin of the phases of a head, [channels].
+  /// cos and sin of the phases of a head, [channels].  Requires: h in [0, heads())
   const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
 
  private:
@@ -8147,6 +8171,8 @@ void for_each_quantized_head(const head_view<X>& x, const Threads& threads, cons
 /// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
 ///            at most that (tests/rotation/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
 /// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
 template <class X, class T, class Threads = this_thread>
 void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
@@ -8171,6 +8197,8 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
 /// Requires:  x and out share no memory
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
 template <class X, class T, class Threads = this_thread>
 void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
@@ -8220,8 +8248,9 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
 struct log_n_query_scaling {
-  double train_length;
+  double train_length;  // tokens, above 1
 
+  /// The factor of a query at `position`.
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
       ROPE_THROW(std::invalid_argument,
@@ -8248,10 +8277,11 @@ struct log_n_query_scaling {
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`) and
 ///          Ministral3Attention (`llama_4_scaling_beta`, offset 0)
 struct llama4_query_scaling {
-  double floor_scale = 8192;
-  double attention_scale = 0.1;
-  double offset = 1;
+  double floor_scale = 8192;     // positions between two steps of the factor, positive
+  double attention_scale = 0.1;  // not negative
+  double offset = 1;             // positions, not negative
 
+  /// The factor of a query at `position`.
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
         attention_scale < 0)
@@ -8757,6 +8787,7 @@ enum class xpos_side { queries, keys };
 /// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in one order whatever the threads
+/// Cost:      one read of x and d_x, and 64 pairs doubles
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
@@ -8774,7 +8805,15 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
       });
 }
 
-/// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq of one side: as in gradient.hpp, for queries and keys alike.
+///
+///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
+///
+/// Parameters and accuracy are those of `rate_gradient`; that of the loss is the sum of both sides'.
+///
+/// Returns:  owned_array<double> [pairs, 1]
+/// Throws:   as `angle_gradient`
+/// Cost:     one read of x and d_x, and 64 pairs doubles
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,

@@ -66,6 +66,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
+///
+/// Parameters, errors, accuracy and cost are those of `rotate` of queries and keys.
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
@@ -80,6 +82,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
+/// Throws:    as `rotate_to`
 template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
@@ -132,6 +135,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
 /// Returns:  owned_array<double> [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
+/// Cost:     one read of x and d_x, and 64 pairs * axes doubles
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
@@ -158,7 +162,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
-/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+/// Parameters, accuracy and cost are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
 /// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
@@ -190,7 +194,8 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
 ///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
 template <class Numbers = owned_array<double>>
 struct cos_sin_gradient {
-  Numbers cos, sin;  // [rows, pairs]
+  Numbers cos;  // with respect to cos, [rows, pairs]
+  Numbers sin;  // with respect to sin, [rows, pairs]
 };
 
 /// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
@@ -204,7 +209,7 @@ struct cos_sin_gradient {
 /// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
 ///              differ
 ///
-/// Other parameters, errors and accuracy are those of `angle_gradient`.
+/// Other parameters, errors and accuracy are those of `angle_gradient`, cost is twice its.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,

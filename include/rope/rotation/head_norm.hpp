@@ -124,7 +124,7 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], or epsilon is
-///            negative or not finite; x is then unchanged. The same holds below
+///            negative or not finite, or offset not finite; x is then unchanged
 /// Accuracy:  relative to exact arithmetic 4 u, u = 2^-24 (float), as the mean square is formed in double, or
 ///            (9 + n / 32) u, u = 2^-53 (double), for a mean over n channels; half and bfloat16: computed in
 ///            float, one final rounding. The same bits for every stride, batch and number of threads
@@ -141,6 +141,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
 /// Normalises `x` into `out`.
 ///
 /// Requires:  out is x, or shares no element with it
+/// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
                         const Threads& threads = {}) {

@@ -31,7 +31,9 @@ inline namespace ROPE_ABI {
 ///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
+  /// 2 i, the channel of u.
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  /// 2 i + 1, the channel of v.
   static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
 };
 
@@ -43,7 +45,9 @@ struct interleaved {
 ///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
+  /// i, the channel of u.
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  /// i + pairs, the channel of v.
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 
@@ -67,6 +71,7 @@ decltype(auto) with_layout(layout_kind layout, Call&& f) {
   return std::forward<Call>(f)(half_split{});
 }
 
+/// "interleaved" or "half_split".
 inline const char* name_of(layout_kind layout) {
   return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }

@@ -25,13 +25,18 @@ inline namespace ROPE_ABI {
 template <class S, class W>
 class normed_table {
  public:
+  /// The type of a table entry.
   using scalar = S;
 
+  /// The norm that comes first and the table behind it.
+  ///
   /// \param table  a frequency_table, or one that is placed in the head
   template <rotation_table Table>
   normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
 
+  /// The norm of a key.
   const head_norm<W>& norm() const { return norm_; }
+  /// What a normalised key rotates by.
   const placed_table<S>& table() const { return table_; }
 
  private:

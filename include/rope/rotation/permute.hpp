@@ -64,8 +64,8 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
 /// \param  threads     the caller's threads, see base/parallel.hpp
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
-///          then unchanged
+/// Throws:  std::invalid_argument if heads does not divide the rows, the window does not fit, or a layout
+///          does not name every channel once; rows is then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
@@ -104,8 +104,9 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
-///          unchanged
+/// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
+///          layout does not name every channel once; x is then unchanged
+/// Cost:    one read and one write of the rotated channels; allocates their order and, per thread, one head
 template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);

@@ -99,9 +99,11 @@ class pope_bias {
   pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
   pope_bias& operator=(pope_bias&&) = default;
 
+  /// Number of heads.
   Index heads() const { return heads_; }
+  /// Phases per head.
   Index channels() const { return channels_; }
-  /// cos and sin of the phases of a head, [channels].
+  /// cos and sin of the phases of a head, [channels].  Requires: h in [0, heads())
   const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
 
  private:

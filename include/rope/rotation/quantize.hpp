@@ -77,6 +77,8 @@ void for_each_quantized_head(const head_view<X>& x, const Threads& threads, cons
 /// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
 ///            at most that (tests/rotation/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
 /// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
 template <class X, class T, class Threads = this_thread>
 void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
@@ -101,6 +103,8 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
 /// Requires:  x and out share no memory
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
 template <class X, class T, class Threads = this_thread>
 void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);

@@ -32,8 +32,9 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
 struct log_n_query_scaling {
-  double train_length;
+  double train_length;  // tokens, above 1
 
+  /// The factor of a query at `position`.
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
       ROPE_THROW(std::invalid_argument,
@@ -60,10 +61,11 @@ struct log_n_query_scaling {
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`) and
 ///          Ministral3Attention (`llama_4_scaling_beta`, offset 0)
 struct llama4_query_scaling {
-  double floor_scale = 8192;
-  double attention_scale = 0.1;
-  double offset = 1;
+  double floor_scale = 8192;     // positions between two steps of the factor, positive
+  double attention_scale = 0.1;  // not negative
+  double offset = 1;             // positions, not negative
 
+  /// The factor of a query at `position`.
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
         attention_scale < 0)

@@ -171,7 +171,9 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` of queries and keys, both in place.
+/// Undoes `rotate` of queries and keys, both in place, in one pass over the table.
+///
+/// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
@@ -182,7 +184,10 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` from `x` into `out`.
+/// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
+///
+/// Requires:  out is x, or shares no element with it
+/// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},

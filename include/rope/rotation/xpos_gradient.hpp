@@ -36,6 +36,7 @@ enum class xpos_side { queries, keys };
 /// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in one order whatever the threads
+/// Cost:      one read of x and d_x, and 64 pairs doubles
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
@@ -53,7 +54,15 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
       });
 }
 
-/// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq of one side: as in gradient.hpp, for queries and keys alike.
+///
+///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
+///
+/// Parameters and accuracy are those of `rate_gradient`; that of the loss is the sum of both sides'.
+///
+/// Returns:  owned_array<double> [pairs, 1]
+/// Throws:   as `angle_gradient`
+/// Cost:     one read of x and d_x, and 64 pairs doubles
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
