@@ -58,8 +58,8 @@ class rotation_op {
     return 0;
   }
 
-  /// From the gradient with respect to y to those by x and inv_freq, which need x, and nothing else that was
-  /// computed before.
+  /// From the gradient with respect to y to those with respect to x and inv_freq, which need x, and nothing
+  /// else that was computed before.
   static int reverse(int, int*, int, int, int*, double** d_out, int* in_sizes, double** d_in, double** in,
                      double**, void* context) {
     const auto& op = *static_cast<rotation_op*>(context);
@@ -97,7 +97,8 @@ void rotate_recorded(const std::vector<adouble>& x, const std::vector<adouble>& 
       }
 }
 
-/// The gradient of sum_n n tanh(y_n) + |x|^2 + |inv_freq|^2 by x and inv_freq, where y is the rotated x.
+/// The gradient of sum_n n tanh(y_n) + |x|^2 + |inv_freq|^2 with respect to x and inv_freq, where y is the
+/// rotated x.
 template <class Rotate>
 std::vector<double> recorded_gradient(short tape, const std::vector<double>& at, const Rotate& rotate) {
   std::vector<adouble> x(channels), inv_freq(pairs), y(channels);

@@ -13367,8 +13367,8 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
       });
 }
 
-/// The gradient with respect to the coordinates of every row of the table, or by the position where it has a
-/// range.
+/// The gradient with respect to the coordinates of every row of the table, or with respect to the position
+/// where the table has a range of them.
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///

@@ -28,7 +28,8 @@ tiny_shape small(encoding positions) {
           .longest = 24};
 }
 
-/// The gradient by every parameter is the slope of the loss, to 1e-8 of the largest in its tensor.
+/// The gradient with respect to every parameter is the slope of the loss, to 1e-8 of the largest in its
+/// tensor.
 void check_gradient(model_type model) {
   // A bias is a float: parameters and steps are multiples of 2^-12 below 2^11, which a float holds as they
   // are.

@@ -246,7 +246,7 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[house][coming_from]") {
 TEST_CASE("rotary-embedding-torch: learned frequencies", "[house][coming_from]") {
   fixture x;
   const tensor4& q = x.q;
-  const tensor4 d_q({2, 3, 20, 64}, 8);  // the gradient of a loss by q
+  const tensor4 d_q({2, 3, 20, 64}, 8);  // the gradient of a loss with respect to q
   frequency_table table(frequencies(32), 8192);
   const Eigen::ArrayXXd d_freqs = inv_freq_gradient<interleaved>(bhsd(q), bhsd(d_q), table);
   // What autograd computes: the angle of pair i is freqs[i] * token, and turns (u, v) towards (-v, u).

@@ -30,7 +30,7 @@ namespace {
 template <class T>
 using arithmetic = rope::detail::arithmetic<T>;
 
-/// Heads, their weights and the gradient by what the norm makes of them.
+/// Heads, their weights and the gradient with respect to what the norm makes of them.
 template <class T>
 struct problem {
   Index B = 2, L = 3, H = 4, D = 10;
@@ -96,7 +96,8 @@ TEMPLATE_TEST_CASE("the gradients of a norm are the derivatives of its formula",
         const wide exact = (p.loss(none, 0, w, step) - p.loss(none, 0, w, -step)) / (2 * step);
         CHECK(testing::abs(static_cast<wide>(d_weight[w]) - exact) <= differences + 100 * u);
       }
-      // Without memory for it the gradient by the weights is left out, and the other is the same.
+      // Without memory for it the gradient with respect to the weights is left out, and the other is the
+      // same.
       std::vector<T> alone = p.d;
       rope::normalize_heads_gradient(rope::bshd(p.x.data(), p.B, p.L, p.H, p.D), p.norm(),
                                      rope::bshd(alone.data(), p.B, p.L, p.H, p.D));
