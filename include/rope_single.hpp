@@ -4613,7 +4613,7 @@ struct token_heads {
   Index out_stride;
 };
 
-/// Pairs [first, row.pairs), one at a time, for any layout and any mix of types.
+/// Rotates pairs [first, row.pairs) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class S, bool inverse>
 void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
   using A = std::conditional_t<std::is_same_v<arithmetic<T>, float> && !std::is_same_v<T, float>, float,
@@ -4648,14 +4648,18 @@ EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
 /// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
 /// and the rotation of these pairs in one head.
 ///
-/// `turn` takes the head's first channel of the run, and what `read_early` returned for it. The two channels
-/// of half_split are half a head apart. A block reads the first channels of all its steps and then the second
-/// ones, so that memory is read in its order: alternating between the halves, processors do not fetch ahead
-/// where these are more than 256 bytes apart (0.58 of the limit, in order 0.93; Zen 4).
+/// `read` takes the head's first channel of the run and what `read_early` returned for it. The two channels
+/// of a half_split pair are half a head apart: a block reads the first channels of all its steps early and
+/// then the second ones, so that memory is read in its order. Where the two halves are read in turn and are
+/// more than 256 bytes apart, processors do not fetch ahead (0.58 of the speed of x *= a, in order 0.93; Zen
+/// 4).
+///
+/// \tparam apart  even and odd channels are taken apart into two packets; interleaved, these are the first
+///                and the second channels of pairs
 template <class Layout, class T, class P, bool apart>
 struct rotation_step;
 
-/// Where both channels of a pair are neighbours, nothing is read early.
+/// What read_early returns where the two channels of a pair are neighbours.
 struct nothing_read {};
 
 /// half_split: u and v are each contiguous.
@@ -4706,7 +4710,7 @@ struct rotation_step<interleaved, T, P, false> {
   }
 };
 
-/// half_split in bfloat16: even and odd pairs apart.
+/// half_split in bfloat16, taken apart.
 template <class P>
 struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   using T = Eigen::bfloat16;
@@ -4737,7 +4741,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   }
 };
 
-/// interleaved, taken apart: the first channels of lanes<P> pairs in one packet, the second ones in another.
+/// interleaved, taken apart.
 template <class T, class P>
 struct rotation_step<interleaved, T, P, true> {
   static constexpr Index pairs = lanes<P>;
@@ -4775,7 +4779,7 @@ template <class Layout, class T, class P, bool apart>
 inline constexpr Index pairs_in_block =
     Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
 
-/// n steps from pair `first` on, of every head.
+/// Rotates the pairs of n steps from pair `first` on, of every head.
 ///
 /// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
 ///               last pairs, some of which the step before it turns too. It is read before anything is
@@ -4786,8 +4790,7 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
   using step = rotation_step<Layout, T, P, apart>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   const step last(row, tail ? row.pairs - step::pairs : first);
-  // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
-  // again.
+  // Local copies: a compiler has to assume that the stores below change x and row, and would read them again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
   constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
   const Index to_last = stride * (pairs - step::pairs - first);
@@ -4805,8 +4808,9 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
   }
 }
 
-/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller ones, of which the last takes
-/// along what is less than a step. Rows shorter than a step: smaller packets, then scalars.
+/// Rotates pairs [first, row.pairs) of every head: as many blocks of n steps as fit, then blocks of fewer
+/// steps, of which the last also turns the pairs that do not fill a step. Rows shorter than a step turn in
+/// smaller packets, or one pair at a time.
 template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
   constexpr Index step = rotation_step<Layout, T, P, apart>::pairs, block = Index(n) * step;
@@ -4892,9 +4896,10 @@ bool has_inverse_square(double m) {
   return m <= largest && m >= 1 / largest;
 }
 
-/// Whether the entries of a table become numbers of the type that channels T turn in before they are used. An
-/// entry that is rounded to float once is that of a table of floats; but one beyond the range of float would
-/// be infinite, and make a channel of 0 no number, so it is multiplied in double.
+/// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
+/// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
+/// become infinite, and its product with a channel of 0 NaN: tables that may have such entries are used as
+/// they are, and products formed in double.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -4903,7 +4908,7 @@ bool converts_rows(const table_view<S>& table, double m) {
   return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
 }
 
-/// A row in type A, as one of a rotation that takes its entries as they are. Rows of up to 256 pairs are on
+/// A row converted to A, with the scale and sign of an inverse multiplied in. Rows of up to 256 pairs are on
 /// the stack, longer ones in scratch of the calling thread.
 template <class A>
 class converted_row {
@@ -5002,17 +5007,18 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
 #include <utility>  // std::index_sequence
 
 
-/// The rotation of heads that begin inside of a line of the cache, as in every large std::vector: 16 bytes
-/// behind its beginning. A packet as wide as a line would cross into the next one wherever it is read or
-/// written, which takes twice as long. But the heads of a token lie side by side, without a gap, so packets
-/// may begin where lines do, if the entries of the table are shifted by as many channels: the last packet of
-/// a head then holds the first channels of the next head too, and all heads share its entries.
+/// The rotation of heads that do not begin with a cache line. Those in a large std::vector never do: it
+/// begins 16 bytes into one. A packet as wide as a line, read from such a head, crosses into the next line,
+/// and so does every other one, which takes twice as long. But where the heads of a token lie side by side
+/// without a gap, packets may begin with lines if the entries of the table are shifted by as many channels.
+/// The last packet of a head then holds the first channels of the next head too, and its entries are the same
+/// for all heads.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Packets of one head that are held with their entries, two registers each.
+/// The most packets of one head: the entries of each are held in two registers.
 inline constexpr Index most_shifted_packets = 8;
 
 /// Whether a line of the cache is one packet, and there are registers for the entries of a head.
@@ -5026,7 +5032,8 @@ Index channels_to_line(const T* x) {
   return past % Index(sizeof(T)) != 0 || past == 0 ? 0 : (Index(sizeof(P)) - past) / Index(sizeof(T));
 }
 
-/// interleaved: `n` packets of each head, of which the last holds `shift` channels of the next one.
+/// interleaved: n = sizeof...(k) packets for each head, of which the last holds the first `shift` channels of
+/// the next head.
 template <class P, class T, class S, bool inverse, std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_shifted_pairs(token_heads<T> x, table_row<S, inverse> row, Index shift,
                                               std::index_sequence<k...>) {
@@ -5045,8 +5052,9 @@ EIGEN_ALWAYS_INLINE void rotate_shifted_pairs(token_heads<T> x, table_row<S, inv
   };
   const step steps[] = {entries(Index(k))...};
 
-  // The first and the last packet of the token cross lines, and share channels with their neighbours. Each is
-  // read before these are written; the last one not earlier, since its line is far ahead of the first ones.
+  // The first and the last packet of the token begin inside of lines and share channels with their
+  // neighbours, so that each is read before its neighbour is written. The last one is not read earlier than
+  // that, as its line is far from the first ones.
   const Index width = n * L, pairs = row.pairs;
   const step begin(row, 0), end(row, pairs - step::pairs);
   const P at_begin = load<P>(x.in);
@@ -5070,9 +5078,9 @@ EIGEN_ALWAYS_INLINE P lanes_from(Index shift, const P& first, const P& second) {
   return load<P>(both + shift);
 }
 
-/// half_split: halves of `m` packets. The last packet of the first channels of a head holds the first ones of
-/// its second channels, and the last packet of these begins the next head. Such packets across are half a
-/// head apart from each other, and each is turned with both of its neighbours:
+/// half_split: each half of a head, u and then v, takes m packets. The last packet of u also holds the first
+/// `shift` channels of v, and the last packet of v those of u of the next head. The partners of the channels
+/// in such a packet are in the packets of this kind before it and after it, half a head away:
 ///
 ///     across     ... | v1  u0' |   u1' v0' |   v1' u0" | ...     (u0 the first channels of u, u1 the last)
 ///     with           | u1  v0' |   v1' u0' |   u1' v0" |
@@ -5091,9 +5099,9 @@ EIGEN_ALWAYS_INLINE void rotate_shifted_halves(token_heads<T> x, table_row<S, in
     return multiply_add(own, c, multiply(with, signed_s));
   };
 
-  // The first packet and the last one cross lines and share channels with those across. Each is read before
-  // these are written; the last one not earlier, since its line is far ahead of the first ones. The others
-  // are read in the order of memory.
+  // The first and the last packet begin inside of lines and share channels with packets that hold parts of
+  // both halves. Each is read before those are written, and the last one not earlier than that, as its line
+  // is far from the first ones. The others are read in the order of memory.
   const typename step::channels at_begin = {load<P>(x.in), load<P>(x.in + pairs)};
   P own_before = at_begin.u, before = lanes_from<P, T>(shift, own_before, at_begin.u);
   const auto turn_head = [&](const T* in, T* out, bool first, const auto& read_middle) {
@@ -5157,15 +5165,15 @@ bool rotate_shifted(token_heads<T> x, table_row<S, inverse> row) {
 
 #endif  // ROPE_ROTATION_DETAIL_SHIFTED_HEADS_HPP
 
-/// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
-/// bits are the same in each: this is tuning.
+/// In which order and form the blocks of rotate_kernel.hpp pass through the heads of a token: tuning only, as
+/// all orders and forms give the same bits.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. Heads of
-/// 16-bit channels are short: a second pass over them costs less than doing without it.
+/// Whether a row of `pairs` pairs is one block, so that one pass over the heads turns all of them. For 16-bit
+/// channels also if it is less than a step: the second pass that this takes costs little.
 template <class Layout, class T, class P, bool apart>
 bool in_one_pass(Index pairs) {
   constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, apart>;
@@ -5191,8 +5199,8 @@ EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inver
   }
 }
 
-/// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
-/// another one.
+/// Touches the channels of a head in the order of memory, so that they are in the cache when blocks read them
+/// in another order.
 template <class T>
 void read_in_order(const T* channels, Index count) {
   constexpr Index line = 64;
@@ -5200,18 +5208,19 @@ void read_in_order(const T* channels, Index count) {
   for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
 }
 
-/// Which form of rotation_step is the faster one.
+/// Which form of rotation_step is the faster one: whether channels are taken apart.
 template <class Layout, class T>
 struct faster_form {
-  /// Whether pairs are taken apart: as long as the entries of a row are held in registers, and where they are
-  /// read again for other heads. In place, exchanging neighbours is the faster form of interleaved as long as
-  /// its entries, each twice in a register, are held.
+  /// Where the entries of a row are held in registers while all heads pass through: only for bfloat16. Other
+  /// interleaved channels exchange neighbours, for which every entry stands twice in a register.
   static constexpr bool held_apart = std::is_same_v<T, Eigen::bfloat16>;
+  /// Where the entries of a row are read again for other heads: for interleaved channels too.
   static constexpr bool read_again_apart =
       held_apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, packet<arithmetic<T>>>);
 
-  /// Whether the form of held entries is the faster one of a stream from one buffer to another too. For
-  /// interleaved it is the other way round there (0.88 and 0.98 of a copy, AVX-512).
+  /// Whether the form for held entries is also the faster one from one buffer to another, both larger than a
+  /// core's own cache. For interleaved channels of 32 and 64 bits it is not: it has 0.88 of the speed of a
+  /// copy, the form for entries that are read again 0.98 (AVX-512).
   static constexpr bool holds_between_buffers =
       held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
 };
@@ -5239,7 +5248,8 @@ inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_pack
 template <class T>
 inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
 
-/// Whether a row of `pairs` pairs is one block of a few whole steps, or several whole blocks.
+/// Whether a row of `pairs` pairs is less than a block and a whole number of steps, or a whole number of
+/// blocks.
 template <class Layout, class T, bool apart>
 bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
@@ -5247,7 +5257,7 @@ bool is_whole_blocks(Index pairs) {
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
 }
 
-/// Calls body with an index_sequence of the steps of each block of such a row.
+/// Calls body with an index_sequence, as long as each block of such a row has steps.
 template <class Layout, class T, bool apart, class Body>
 EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
   using P = packet<arithmetic<T>>;
@@ -5374,14 +5384,14 @@ namespace detail {
 /// Channels that a loop takes together.
 inline constexpr int norm_step = 16;
 
-/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
-/// in an order that depends on neither packets nor addresses.
+/// The sum of first(d) second(d) over [0, count). The products of d modulo norm_step are summed apart, and
+/// these sums added in pairs, in an order that depends on neither packets nor addresses.
 template <class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
   double sums[norm_step] = {};
   Index d = 0;
   for (; d + norm_step <= count; d += norm_step) {
-    double a[norm_step], b[norm_step];  // GCC does not see vectors in one loop
+    double a[norm_step], b[norm_step];  // three loops: GCC does not vectorise one
     for (int l = 0; l < norm_step; ++l) a[l] = first(d + l);
     for (int l = 0; l < norm_step; ++l) b[l] = second(d + l);
     for (int l = 0; l < norm_step; ++l) sums[l] += a[l] * b[l];
@@ -5391,15 +5401,16 @@ EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, cons
     for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
   return sums[0];
 }
+/// The sum of x^2 over [0, count), in the order of sum_of_products.
 template <class A>
 double sum_of_squares(const A* x, Index count) {
   const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
   return sum_of_products(count, channel_of, channel_of);
 }
 
-/// x r g of every channel; out may be x. So many at a time from the first one on, wherever it lies: an Eigen
-/// expression of any length takes those before the first aligned one alone, and -ffast-math may round these
-/// otherwise.
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of norm_step channels begin with the first
+/// one, whatever its address: an Eigen expression of the whole row would take the channels before the first
+/// aligned one as scalars, which -ffast-math may round in another way.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, norm_step, 1>;
@@ -5409,15 +5420,15 @@ void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }
 
-/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
-/// weight d + h * head_stride of `weight`.
+/// A checked norm. Its mean is over the squares of `group` consecutive heads, and weight[h * head_stride + d]
+/// is the weight of channel d of head h.
 template <class W>
 struct norm_rule {
   const W* weight;
   Index group, head_stride;
   double epsilon, offset;
 
-  /// offset + weight of [0, count), in scratch of the thread.
+  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
   template <class A>
   const A* gains(Index count) const {
     struct norm_gains {};
@@ -5426,21 +5437,21 @@ struct norm_rule {
       list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
     return list;
   }
-  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
   template <class A>
   A inverse_rms(double squares, Index head_dim) const {
     return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
   }
 };
 
-/// Heads that do not turn.
+/// What follows the norm where heads do not turn.
 struct no_turn {
   template <class A>
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
 
-/// Turns heads by the row of a position. Not inline, so that all kinds of positions share it and programs can
-/// have it compiled once (`extern template`).
+/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
+/// share it and programs can have it compiled once (`extern template`).
 template <class Layout, class S, class A>
 void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
@@ -5450,7 +5461,7 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
   rotate_token<Layout>(heads, row, false);
 }
 
-/// Heads that turn by the row of their token's position.
+/// What follows the norm where heads turn: by the row of their token's position.
 template <class Layout, class S, class Source>
 struct row_turn {
   table_view<S> table;
@@ -5499,7 +5510,8 @@ class norm_pass {
   }
 
  private:
-  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
+  /// are taken for each token, so that as many streams are read side by side.
   void run_row(Index b, Index first, Index last, const A* gains) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
@@ -5509,6 +5521,7 @@ class norm_pass {
           run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
   }
 
+  /// Heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
     struct wide_heads {};
     const Index head_dim = x_.head_dim;
@@ -5549,7 +5562,7 @@ class norm_pass {
   Turn turn_;
 };
 
-/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
 template <class Threads, class First, class... More>
 void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
   constexpr Index block = 32;
@@ -7181,16 +7194,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
-/// which carries gradients, multiplies by it once more.
+/// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
+/// gradients go back, multiplies by it.
 enum class way_back { inverse, transpose };
 
-/// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
-/// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
-/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the
-/// square of unit * m in it.
+/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
+/// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
+/// and may leave the range of S where m is extreme: in both cases the row is divided before it is used.
 ///
-/// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
+/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
+/// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
   struct inverted_rows {};
@@ -7204,8 +7217,8 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-/// A checked call. Its members are values, so that a compiler can keep all of them in registers. It does not
-/// know the type of the positions: there are many, and the loops are compiled once for all of them.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
+/// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
 class rotation {
   using A = arithmetic<T>;
@@ -7224,9 +7237,9 @@ class rotation {
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
-    // Two regular streams need no help: where the heads of a token are next to each other, asking for data
-    // ahead of time made prefill slower (0.97 -> 0.76 of the limit on Zen 4). Four heads side by side, or one
-    // and its table, are helped where they come from memory (0.53 -> 0.98 and 0.69 -> 1.0 on Zen 5).
+    // Prefetching helps four heads side by side, or one and its table, where they come from memory (0.53 ->
+    // 0.98 and 0.69 -> 1.0 of the speed of x *= a, Zen 5). Where the heads of a token are next to each other
+    // processors find the two streams by themselves, and it made prefill slower (0.97 -> 0.76, Zen 4).
     if ((x_.heads == 1 || !is_token_major()) && bytes() >= Index{1} << 24)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
   }
@@ -7236,7 +7249,7 @@ class rotation {
   /// Bytes that rotate.
   Index bytes() const { return tokens() * x_.heads * bytes_of_head(); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
-  /// Tokens whose table rows fit a core's own cache beside the data.
+  /// How many rows of the table fit a core's own cache beside the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
@@ -7257,7 +7270,8 @@ class rotation {
   }
 
  private:
-  /// The stride of one head alone may be anything, so it is not added to a pointer.
+  /// A view whose head_stride may be added to a pointer: that of one head alone may be anything, and becomes
+  /// 0.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
@@ -7270,8 +7284,8 @@ class rotation {
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
 
   /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
-  /// How many steps a block has is asked once for all tokens: asked for each, it took as long as the channels
-  /// of a head did.
+  /// The number of steps of a block is then found once for all tokens; found for each, it took as long as the
+  /// rotation of a head.
   ///
   /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
   template <bool apart>
@@ -7297,8 +7311,8 @@ class rotation {
     return true;
   }
 
-  /// Asks for the channels of heads, of one for its row of the table too, which need not be inside it.
-  /// Inline: GCC 12 drops calls of a function that does nothing else.
+  /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
+  /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void ask_for(const T* in, Index heads, std::int64_t position) const {
     constexpr std::uintptr_t line = 64;
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -7308,12 +7322,13 @@ class rotation {
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
 
-  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: among all numbers of steps the
-  /// strides of a loop over heads were no longer held in registers.
+  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
+  /// for all other numbers of steps, this one no longer held the strides of heads in registers.
   template <bool apart, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
                                        const std::int64_t* positions, Index head, Index heads) const {
-    // Copies: a store of a packet could change the members, and each would be read again for each token.
+    // Local copies: a compiler has to assume that a store of channels changes members, and would read them
+    // again.
     const table_view<S> table = table_;
     const S scale = scale_;
     const bool in_place = in_place_;
@@ -7356,7 +7371,7 @@ class rotation {
     rotate_token<Layout>(token, row, streams_);
   }
 
-  /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
+  /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
     const auto copy_range = [&token](Index first, Index last) {
       for (Index h = 0; h < token.heads; ++h)
@@ -7372,20 +7387,20 @@ class rotation {
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
-  S scale_ = S(1);     // of the way back
+  S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
-  bool streams_ = false;
-  Index tokens_ahead_ = 0;  // that memory is asked for before it is used; 0: not
+  bool streams_ = false;        // whether the data is larger than a core's own cache
+  Index tokens_ahead_ = 0;      // how many tokens ahead memory is prefetched; 0: not at all
 };
 
 // Not inline, so that programs can have it compiled once (`extern template`).
 
-/// Tokens [first, last) of row b, at positions[0] and on, in the order of memory: the heads of a token are
-/// next to each other, or the tokens of a head are. Then a few heads at a time stream side by side and share
-/// the table row of a token; one head alone would read as much table as data, and all of them would be too
-/// many streams.
+/// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
+/// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
+/// are taken side by side and share the table row of a token: one alone would read as much of the table as of
+/// its data, and all of them would be too many streams.
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
@@ -7430,8 +7445,8 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
   run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
-/// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
-/// the table.
+/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
+/// nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
@@ -10798,8 +10813,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A layout names every channel of [0, 2 * pairs) once: a channel that two pairs named would turn twice, and
-/// no inverse would lead back. Channels are looked at so many at a time that their marks fit the stack.
+/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
+/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
+/// stack.
 ///
 /// Throws:  std::invalid_argument
 /// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels

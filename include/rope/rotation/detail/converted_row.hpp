@@ -24,9 +24,10 @@ bool has_inverse_square(double m) {
   return m <= largest && m >= 1 / largest;
 }
 
-/// Whether the entries of a table become numbers of the type that channels T turn in before they are used. An
-/// entry that is rounded to float once is that of a table of floats; but one beyond the range of float would
-/// be infinite, and make a channel of 0 no number, so it is multiplied in double.
+/// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
+/// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
+/// become infinite, and its product with a channel of 0 NaN: tables that may have such entries are used as
+/// they are, and products formed in double.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -35,7 +36,7 @@ bool converts_rows(const table_view<S>& table, double m) {
   return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
 }
 
-/// A row in type A, as one of a rotation that takes its entries as they are. Rows of up to 256 pairs are on
+/// A row converted to A, with the scale and sign of an inverse multiplied in. Rows of up to 256 pairs are on
 /// the stack, longer ones in scratch of the calling thread.
 template <class A>
 class converted_row {

@@ -29,14 +29,14 @@ namespace detail {
 /// Channels that a loop takes together.
 inline constexpr int norm_step = 16;
 
-/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
-/// in an order that depends on neither packets nor addresses.
+/// The sum of first(d) second(d) over [0, count). The products of d modulo norm_step are summed apart, and
+/// these sums added in pairs, in an order that depends on neither packets nor addresses.
 template <class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
   double sums[norm_step] = {};
   Index d = 0;
   for (; d + norm_step <= count; d += norm_step) {
-    double a[norm_step], b[norm_step];  // GCC does not see vectors in one loop
+    double a[norm_step], b[norm_step];  // three loops: GCC does not vectorise one
     for (int l = 0; l < norm_step; ++l) a[l] = first(d + l);
     for (int l = 0; l < norm_step; ++l) b[l] = second(d + l);
     for (int l = 0; l < norm_step; ++l) sums[l] += a[l] * b[l];
@@ -46,15 +46,16 @@ EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, cons
     for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
   return sums[0];
 }
+/// The sum of x^2 over [0, count), in the order of sum_of_products.
 template <class A>
 double sum_of_squares(const A* x, Index count) {
   const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
   return sum_of_products(count, channel_of, channel_of);
 }
 
-/// x r g of every channel; out may be x. So many at a time from the first one on, wherever it lies: an Eigen
-/// expression of any length takes those before the first aligned one alone, and -ffast-math may round these
-/// otherwise.
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of norm_step channels begin with the first
+/// one, whatever its address: an Eigen expression of the whole row would take the channels before the first
+/// aligned one as scalars, which -ffast-math may round in another way.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, norm_step, 1>;
@@ -64,15 +65,15 @@ void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }
 
-/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
-/// weight d + h * head_stride of `weight`.
+/// A checked norm. Its mean is over the squares of `group` consecutive heads, and weight[h * head_stride + d]
+/// is the weight of channel d of head h.
 template <class W>
 struct norm_rule {
   const W* weight;
   Index group, head_stride;
   double epsilon, offset;
 
-  /// offset + weight of [0, count), in scratch of the thread.
+  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
   template <class A>
   const A* gains(Index count) const {
     struct norm_gains {};
@@ -81,21 +82,21 @@ struct norm_rule {
       list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
     return list;
   }
-  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
   template <class A>
   A inverse_rms(double squares, Index head_dim) const {
     return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
   }
 };
 
-/// Heads that do not turn.
+/// What follows the norm where heads do not turn.
 struct no_turn {
   template <class A>
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
 
-/// Turns heads by the row of a position. Not inline, so that all kinds of positions share it and programs can
-/// have it compiled once (`extern template`).
+/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
+/// share it and programs can have it compiled once (`extern template`).
 template <class Layout, class S, class A>
 void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
@@ -105,7 +106,7 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
   rotate_token<Layout>(heads, row, false);
 }
 
-/// Heads that turn by the row of their token's position.
+/// What follows the norm where heads turn: by the row of their token's position.
 template <class Layout, class S, class Source>
 struct row_turn {
   table_view<S> table;
@@ -154,7 +155,8 @@ class norm_pass {
   }
 
  private:
-  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
+  /// are taken for each token, so that as many streams are read side by side.
   void run_row(Index b, Index first, Index last, const A* gains) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
@@ -164,6 +166,7 @@ class norm_pass {
           run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
   }
 
+  /// Heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
     struct wide_heads {};
     const Index head_dim = x_.head_dim;
@@ -204,7 +207,7 @@ class norm_pass {
   Turn turn_;
 };
 
-/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
 template <class Threads, class First, class... More>
 void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
   constexpr Index block = 32;

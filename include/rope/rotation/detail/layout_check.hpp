@@ -15,8 +15,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A layout names every channel of [0, 2 * pairs) once: a channel that two pairs named would turn twice, and
-/// no inverse would lead back. Channels are looked at so many at a time that their marks fit the stack.
+/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
+/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
+/// stack.
 ///
 /// Throws:  std::invalid_argument
 /// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels

@@ -48,7 +48,7 @@ struct token_heads {
   Index out_stride;
 };
 
-/// Pairs [first, row.pairs), one at a time, for any layout and any mix of types.
+/// Rotates pairs [first, row.pairs) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class S, bool inverse>
 void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
   using A = std::conditional_t<std::is_same_v<arithmetic<T>, float> && !std::is_same_v<T, float>, float,
@@ -83,14 +83,18 @@ EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
 /// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
 /// and the rotation of these pairs in one head.
 ///
-/// `turn` takes the head's first channel of the run, and what `read_early` returned for it. The two channels
-/// of half_split are half a head apart. A block reads the first channels of all its steps and then the second
-/// ones, so that memory is read in its order: alternating between the halves, processors do not fetch ahead
-/// where these are more than 256 bytes apart (0.58 of the limit, in order 0.93; Zen 4).
+/// `read` takes the head's first channel of the run and what `read_early` returned for it. The two channels
+/// of a half_split pair are half a head apart: a block reads the first channels of all its steps early and
+/// then the second ones, so that memory is read in its order. Where the two halves are read in turn and are
+/// more than 256 bytes apart, processors do not fetch ahead (0.58 of the speed of x *= a, in order 0.93; Zen
+/// 4).
+///
+/// \tparam apart  even and odd channels are taken apart into two packets; interleaved, these are the first
+///                and the second channels of pairs
 template <class Layout, class T, class P, bool apart>
 struct rotation_step;
 
-/// Where both channels of a pair are neighbours, nothing is read early.
+/// What read_early returns where the two channels of a pair are neighbours.
 struct nothing_read {};
 
 /// half_split: u and v are each contiguous.
@@ -141,7 +145,7 @@ struct rotation_step<interleaved, T, P, false> {
   }
 };
 
-/// half_split in bfloat16: even and odd pairs apart.
+/// half_split in bfloat16, taken apart.
 template <class P>
 struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   using T = Eigen::bfloat16;
@@ -172,7 +176,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   }
 };
 
-/// interleaved, taken apart: the first channels of lanes<P> pairs in one packet, the second ones in another.
+/// interleaved, taken apart.
 template <class T, class P>
 struct rotation_step<interleaved, T, P, true> {
   static constexpr Index pairs = lanes<P>;
@@ -210,7 +214,7 @@ template <class Layout, class T, class P, bool apart>
 inline constexpr Index pairs_in_block =
     Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
 
-/// n steps from pair `first` on, of every head.
+/// Rotates the pairs of n steps from pair `first` on, of every head.
 ///
 /// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
 ///               last pairs, some of which the step before it turns too. It is read before anything is
@@ -221,8 +225,7 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
   using step = rotation_step<Layout, T, P, apart>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   const step last(row, tail ? row.pairs - step::pairs : first);
-  // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
-  // again.
+  // Local copies: a compiler has to assume that the stores below change x and row, and would read them again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
   constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
   const Index to_last = stride * (pairs - step::pairs - first);
@@ -240,8 +243,9 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
   }
 }
 
-/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller ones, of which the last takes
-/// along what is less than a step. Rows shorter than a step: smaller packets, then scalars.
+/// Rotates pairs [first, row.pairs) of every head: as many blocks of n steps as fit, then blocks of fewer
+/// steps, of which the last also turns the pairs that do not fill a step. Rows shorter than a step turn in
+/// smaller packets, or one pair at a time.
 template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
   constexpr Index step = rotation_step<Layout, T, P, apart>::pairs, block = Index(n) * step;

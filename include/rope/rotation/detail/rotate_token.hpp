@@ -13,15 +13,15 @@
 #include <rope/rotation/detail/shifted_heads.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
-/// bits are the same in each: this is tuning.
+/// In which order and form the blocks of rotate_kernel.hpp pass through the heads of a token: tuning only, as
+/// all orders and forms give the same bits.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. Heads of
-/// 16-bit channels are short: a second pass over them costs less than doing without it.
+/// Whether a row of `pairs` pairs is one block, so that one pass over the heads turns all of them. For 16-bit
+/// channels also if it is less than a step: the second pass that this takes costs little.
 template <class Layout, class T, class P, bool apart>
 bool in_one_pass(Index pairs) {
   constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, apart>;
@@ -47,8 +47,8 @@ EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inver
   }
 }
 
-/// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
-/// another one.
+/// Touches the channels of a head in the order of memory, so that they are in the cache when blocks read them
+/// in another order.
 template <class T>
 void read_in_order(const T* channels, Index count) {
   constexpr Index line = 64;
@@ -56,18 +56,19 @@ void read_in_order(const T* channels, Index count) {
   for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
 }
 
-/// Which form of rotation_step is the faster one.
+/// Which form of rotation_step is the faster one: whether channels are taken apart.
 template <class Layout, class T>
 struct faster_form {
-  /// Whether pairs are taken apart: as long as the entries of a row are held in registers, and where they are
-  /// read again for other heads. In place, exchanging neighbours is the faster form of interleaved as long as
-  /// its entries, each twice in a register, are held.
+  /// Where the entries of a row are held in registers while all heads pass through: only for bfloat16. Other
+  /// interleaved channels exchange neighbours, for which every entry stands twice in a register.
   static constexpr bool held_apart = std::is_same_v<T, Eigen::bfloat16>;
+  /// Where the entries of a row are read again for other heads: for interleaved channels too.
   static constexpr bool read_again_apart =
       held_apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, packet<arithmetic<T>>>);
 
-  /// Whether the form of held entries is the faster one of a stream from one buffer to another too. For
-  /// interleaved it is the other way round there (0.88 and 0.98 of a copy, AVX-512).
+  /// Whether the form for held entries is also the faster one from one buffer to another, both larger than a
+  /// core's own cache. For interleaved channels of 32 and 64 bits it is not: it has 0.88 of the speed of a
+  /// copy, the form for entries that are read again 0.98 (AVX-512).
   static constexpr bool holds_between_buffers =
       held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
 };
@@ -95,7 +96,8 @@ inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_pack
 template <class T>
 inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
 
-/// Whether a row of `pairs` pairs is one block of a few whole steps, or several whole blocks.
+/// Whether a row of `pairs` pairs is less than a block and a whole number of steps, or a whole number of
+/// blocks.
 template <class Layout, class T, bool apart>
 bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
@@ -103,7 +105,7 @@ bool is_whole_blocks(Index pairs) {
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
 }
 
-/// Calls body with an index_sequence of the steps of each block of such a row.
+/// Calls body with an index_sequence, as long as each block of such a row has steps.
 template <class Layout, class T, bool apart, class Body>
 EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
   using P = packet<arithmetic<T>>;

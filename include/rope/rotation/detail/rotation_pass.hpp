@@ -25,16 +25,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
-/// which carries gradients, multiplies by it once more.
+/// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
+/// gradients go back, multiplies by it.
 enum class way_back { inverse, transpose };
 
-/// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
-/// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
-/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the
-/// square of unit * m in it.
+/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
+/// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
+/// and may leave the range of S where m is extreme: in both cases the row is divided before it is used.
 ///
-/// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
+/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
+/// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
   struct inverted_rows {};
@@ -48,8 +48,8 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-/// A checked call. Its members are values, so that a compiler can keep all of them in registers. It does not
-/// know the type of the positions: there are many, and the loops are compiled once for all of them.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
+/// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
 class rotation {
   using A = arithmetic<T>;
@@ -68,9 +68,9 @@ class rotation {
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
-    // Two regular streams need no help: where the heads of a token are next to each other, asking for data
-    // ahead of time made prefill slower (0.97 -> 0.76 of the limit on Zen 4). Four heads side by side, or one
-    // and its table, are helped where they come from memory (0.53 -> 0.98 and 0.69 -> 1.0 on Zen 5).
+    // Prefetching helps four heads side by side, or one and its table, where they come from memory (0.53 ->
+    // 0.98 and 0.69 -> 1.0 of the speed of x *= a, Zen 5). Where the heads of a token are next to each other
+    // processors find the two streams by themselves, and it made prefill slower (0.97 -> 0.76, Zen 4).
     if ((x_.heads == 1 || !is_token_major()) && bytes() >= Index{1} << 24)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
   }
@@ -80,7 +80,7 @@ class rotation {
   /// Bytes that rotate.
   Index bytes() const { return tokens() * x_.heads * bytes_of_head(); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
-  /// Tokens whose table rows fit a core's own cache beside the data.
+  /// How many rows of the table fit a core's own cache beside the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
@@ -101,7 +101,8 @@ class rotation {
   }
 
  private:
-  /// The stride of one head alone may be anything, so it is not added to a pointer.
+  /// A view whose head_stride may be added to a pointer: that of one head alone may be anything, and becomes
+  /// 0.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
@@ -114,8 +115,8 @@ class rotation {
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
 
   /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
-  /// How many steps a block has is asked once for all tokens: asked for each, it took as long as the channels
-  /// of a head did.
+  /// The number of steps of a block is then found once for all tokens; found for each, it took as long as the
+  /// rotation of a head.
   ///
   /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
   template <bool apart>
@@ -141,8 +142,8 @@ class rotation {
     return true;
   }
 
-  /// Asks for the channels of heads, of one for its row of the table too, which need not be inside it.
-  /// Inline: GCC 12 drops calls of a function that does nothing else.
+  /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
+  /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void ask_for(const T* in, Index heads, std::int64_t position) const {
     constexpr std::uintptr_t line = 64;
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -152,12 +153,13 @@ class rotation {
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
 
-  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: among all numbers of steps the
-  /// strides of a loop over heads were no longer held in registers.
+  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
+  /// for all other numbers of steps, this one no longer held the strides of heads in registers.
   template <bool apart, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
                                        const std::int64_t* positions, Index head, Index heads) const {
-    // Copies: a store of a packet could change the members, and each would be read again for each token.
+    // Local copies: a compiler has to assume that a store of channels changes members, and would read them
+    // again.
     const table_view<S> table = table_;
     const S scale = scale_;
     const bool in_place = in_place_;
@@ -200,7 +202,7 @@ class rotation {
     rotate_token<Layout>(token, row, streams_);
   }
 
-  /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
+  /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
     const auto copy_range = [&token](Index first, Index last) {
       for (Index h = 0; h < token.heads; ++h)
@@ -216,20 +218,20 @@ class rotation {
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
-  S scale_ = S(1);     // of the way back
+  S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
-  bool streams_ = false;
-  Index tokens_ahead_ = 0;  // that memory is asked for before it is used; 0: not
+  bool streams_ = false;        // whether the data is larger than a core's own cache
+  Index tokens_ahead_ = 0;      // how many tokens ahead memory is prefetched; 0: not at all
 };
 
 // Not inline, so that programs can have it compiled once (`extern template`).
 
-/// Tokens [first, last) of row b, at positions[0] and on, in the order of memory: the heads of a token are
-/// next to each other, or the tokens of a head are. Then a few heads at a time stream side by side and share
-/// the table row of a token; one head alone would read as much table as data, and all of them would be too
-/// many streams.
+/// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
+/// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
+/// are taken side by side and share the table row of a token: one alone would read as much of the table as of
+/// its data, and all of them would be too many streams.
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
@@ -274,8 +276,8 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
   run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
-/// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
-/// the table.
+/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
+/// nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads, way_back back = way_back::inverse) {

@@ -15,17 +15,18 @@
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// The rotation of heads that begin inside of a line of the cache, as in every large std::vector: 16 bytes
-/// behind its beginning. A packet as wide as a line would cross into the next one wherever it is read or
-/// written, which takes twice as long. But the heads of a token lie side by side, without a gap, so packets
-/// may begin where lines do, if the entries of the table are shifted by as many channels: the last packet of
-/// a head then holds the first channels of the next head too, and all heads share its entries.
+/// The rotation of heads that do not begin with a cache line. Those in a large std::vector never do: it
+/// begins 16 bytes into one. A packet as wide as a line, read from such a head, crosses into the next line,
+/// and so does every other one, which takes twice as long. But where the heads of a token lie side by side
+/// without a gap, packets may begin with lines if the entries of the table are shifted by as many channels.
+/// The last packet of a head then holds the first channels of the next head too, and its entries are the same
+/// for all heads.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Packets of one head that are held with their entries, two registers each.
+/// The most packets of one head: the entries of each are held in two registers.
 inline constexpr Index most_shifted_packets = 8;
 
 /// Whether a line of the cache is one packet, and there are registers for the entries of a head.
@@ -39,7 +40,8 @@ Index channels_to_line(const T* x) {
   return past % Index(sizeof(T)) != 0 || past == 0 ? 0 : (Index(sizeof(P)) - past) / Index(sizeof(T));
 }
 
-/// interleaved: `n` packets of each head, of which the last holds `shift` channels of the next one.
+/// interleaved: n = sizeof...(k) packets for each head, of which the last holds the first `shift` channels of
+/// the next head.
 template <class P, class T, class S, bool inverse, std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_shifted_pairs(token_heads<T> x, table_row<S, inverse> row, Index shift,
                                               std::index_sequence<k...>) {
@@ -58,8 +60,9 @@ EIGEN_ALWAYS_INLINE void rotate_shifted_pairs(token_heads<T> x, table_row<S, inv
   };
   const step steps[] = {entries(Index(k))...};
 
-  // The first and the last packet of the token cross lines, and share channels with their neighbours. Each is
-  // read before these are written; the last one not earlier, since its line is far ahead of the first ones.
+  // The first and the last packet of the token begin inside of lines and share channels with their
+  // neighbours, so that each is read before its neighbour is written. The last one is not read earlier than
+  // that, as its line is far from the first ones.
   const Index width = n * L, pairs = row.pairs;
   const step begin(row, 0), end(row, pairs - step::pairs);
   const P at_begin = load<P>(x.in);
@@ -83,9 +86,9 @@ EIGEN_ALWAYS_INLINE P lanes_from(Index shift, const P& first, const P& second) {
   return load<P>(both + shift);
 }
 
-/// half_split: halves of `m` packets. The last packet of the first channels of a head holds the first ones of
-/// its second channels, and the last packet of these begins the next head. Such packets across are half a
-/// head apart from each other, and each is turned with both of its neighbours:
+/// half_split: each half of a head, u and then v, takes m packets. The last packet of u also holds the first
+/// `shift` channels of v, and the last packet of v those of u of the next head. The partners of the channels
+/// in such a packet are in the packets of this kind before it and after it, half a head away:
 ///
 ///     across     ... | v1  u0' |   u1' v0' |   v1' u0" | ...     (u0 the first channels of u, u1 the last)
 ///     with           | u1  v0' |   v1' u0' |   u1' v0" |
@@ -104,9 +107,9 @@ EIGEN_ALWAYS_INLINE void rotate_shifted_halves(token_heads<T> x, table_row<S, in
     return multiply_add(own, c, multiply(with, signed_s));
   };
 
-  // The first packet and the last one cross lines and share channels with those across. Each is read before
-  // these are written; the last one not earlier, since its line is far ahead of the first ones. The others
-  // are read in the order of memory.
+  // The first and the last packet begin inside of lines and share channels with packets that hold parts of
+  // both halves. Each is read before those are written, and the last one not earlier than that, as its line
+  // is far from the first ones. The others are read in the order of memory.
   const typename step::channels at_begin = {load<P>(x.in), load<P>(x.in + pairs)};
   P own_before = at_begin.u, before = lanes_from<P, T>(shift, own_before, at_begin.u);
   const auto turn_head = [&](const T* in, T* out, bool first, const auto& read_middle) {
