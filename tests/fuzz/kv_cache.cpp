@@ -19,6 +19,7 @@
 #include "fuzz/support/check.hpp"
 #include "fuzz/support/tokens.hpp"
 #include "fuzz/support/views.hpp"
+#include "fuzz/support/wrong_option.hpp"
 
 using namespace rope;
 using fuzz::bytes;
@@ -643,6 +644,9 @@ class decoder {
                                [&] { static_cast<void>(cache_.positions(none)); });
     refused<std::out_of_range>("no row has these keys", [&] { static_cast<void>(cache_.keys(none)); });
     refused<std::out_of_range>("no row has these values", [&] { static_cast<void>(cache_.values(none)); });
+    refused<std::out_of_range>("no row has that order", [&] { static_cast<void>(cache_.order(none)); });
+    refused<std::out_of_range>("no row has these coordinates",
+                               [&] { static_cast<void>(cache_.coordinates(none)); });
     const Index negative[] = {-1, -1000};
     refused<std::invalid_argument>("a negative extent is refused", [&] {
       Index extents[] = {1, 1, 1, 1};
@@ -695,8 +699,8 @@ class decoder {
               q.at(r, i, h)[d] = static_cast<Q>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
         }
       out_memory.before = out_memory.now;
-      const bool turned = raw() || (known_ && b_.coin());
-      const auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : table_ : 0;
+      bool turned = raw() || (known_ && b_.coin());
+      auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : table_ : 0;
       bool in_table = true;
       for (Index r = 0; r < batch_; ++r)
         for (Index t = 0; t < size(r); ++t)
@@ -704,14 +708,63 @@ class decoder {
               (raw() || t >= size(r) - counts[static_cast<std::size_t>(r)]))
             in_table =
                 in_table && tables::get().all[table].contains(row(r)[static_cast<std::size_t>(t)].position);
-      const attention_options options = {.window = window};
+      attention_options options = {.window = window};
+      const long other = b_.up_to(47);  // most calls are as they should be
+      bool invalid = false, by_interleaved = interleaved_one;
+      fuzz::wrong_option spoilt;
+      if (other >= 44) {
+        invalid = true;
+        spoilt.put_into(options, b_, batch_, queries, heads);
+      } else if (other == 43 && raw()) {  // raw keys have no angles yet
+        invalid = true, turned = false;
+      } else if (other >= 41 && !raw() &&
+                 !empty()) {  // keys of another table or layout, or of none that is known
+        invalid = true, turned = true;
+        if (known_ && other == 41)
+          by_interleaved = !by_interleaved;
+        else if (known_)
+          table = table_ == 0 ? 1 : 0;
+        if (known_ && by_interleaved == known_interleaved_ && fingerprint(table) == known_table_) return;
+      } else if (other >= 39) {
+        invalid = true;
+        if (other == 40)
+          counts.push_back(0);
+        else
+          counts.back() = queries + 1;
+      }
+      // The rule of which tokens a call without counts asks for is compared by check_counts.
+      const bool uncounted = other < 8 && enough && counts_are_known(counts, queries);
+      std::vector<char> seen_by_mask;
+      const bool masked = other >= 8 && other < 16;
+      Index longest = 0;
+      for (Index r = 0; r < batch_; ++r) longest = std::max(longest, size(r));
+      if (masked) {
+        std::uint64_t bits = b_.bits(4);
+        for (Index i = 0; i < batch_ * queries * longest; ++i) {
+          bits = bits * 6364136223846793005u + 1442695040888963407u;
+          seen_by_mask.push_back(bits >> 62 != 0);
+        }
+        options.mask =
+            score_matrix(reinterpret_cast<const bool*>(seen_by_mask.data()), batch_, 1, queries, longest);
+      }
+      std::vector<double> sums;
+      if (masked && queries > 0) {
+        sums.assign(static_cast<std::size_t>(batch_ * queries * heads), -77);
+        options.log_sum_exp = sums;
+      }
       const auto call = [&] {
-        if (!turned) return attention(head_view<const Q>(q), cache_, out, options, counts);
-        with_layout(interleaved_one, [&]<class Layout>(Layout) {
-          attention<Layout>(head_view<const Q>(q), cache_, out, tables::get().all[table], options, counts);
+        const detail::row_counts list = uncounted ? detail::row_counts() : detail::row_counts(counts);
+        if (!turned) return attention(head_view<const Q>(q), cache_, out, options, list);
+        with_layout(by_interleaved, [&]<class Layout>(Layout) {
+          attention<Layout>(head_view<const Q>(q), cache_, out, tables::get().all[table], options, list);
         });
       };
       const auto before = state();
+      if (invalid) {
+        refused<std::invalid_argument>("a table, a layout, counts or options that the cache does not go with",
+                                       call);
+        return check(out_memory.untouched(), "a refused call writes nothing");
+      }
       if (!enough) {
         // Rows are looked at one after the other, and one before may be outside of the table.
         turned ? refused<std::logic_error>("a row has fewer tokens than queries", call)
@@ -729,20 +782,19 @@ class decoder {
         for (Index i = 0; i < queries; ++i) {
           const Index count = counts[static_cast<std::size_t>(r)];
           if (i >= count) {
-            for (Index h = 0; h < heads; ++h)
-              for (Index d = 0; d < value_dim_; ++d) check(out.at(r, i, h)[d] == Q(0), "padding gives zeros");
+            fuzz::check_padding(out, r, i);
             continue;
           }
           fuzz::key query{asked[static_cast<std::size_t>(r * queries + i)]};
           const std::int64_t position = row(r)[static_cast<std::size_t>(size(r) - count + i)].position;
           if (turned) turn_by_table<Q>(query, table, interleaved_one, position);
-          wide key_error = query.error;
           std::vector<fuzz::key> seen_keys;
           std::vector<channels> seen;
           for (Index t = 0; t < size(r); ++t) {
             const token& one = row(r)[static_cast<std::size_t>(t)];
             // Distances beyond any window are not formed where they leave the range.
             if (one.position > position || (window > 0 && position - one.position >= window)) continue;
+            if (masked && !seen_by_mask[static_cast<std::size_t>((r * queries + i) * longest + t)]) continue;
             seen.push_back(one.v);
             seen_keys.push_back(one.k);
             if constexpr (fuzz::is_quantized<T>) {
@@ -750,24 +802,24 @@ class decoder {
               seen_keys.back() = {fuzz::stored_channels(cache_.keys(r), 0, t)};
             }
             if (raw()) turn_by_table<Q>(seen_keys.back(), table, interleaved_one, one.position);
-            key_error = std::max(key_error, seen_keys.back().error);
           }
-          // A score of two errors e, channels below 2.5 and dim of them, and the arithmetic: see attention_bound.
-          const wide u = tolerance::unit_roundoff<Q>(), largest = 2 * 2 * 2 * static_cast<wide>(dim_) * 1.6L;
-          const wide bound = 2.01L * (2 * 2 * (3 * key_error * testing::sqrt(static_cast<wide>(dim_))) +
-                                      (static_cast<wide>(dim_) + 2) * u * largest + 4 * u * largest + 60 * u);
-          for (Index h = 0; h < heads; ++h) {
-            std::vector<const wide*> keys, values;
-            for (std::size_t j = 0; j < seen.size(); ++j) {
-              keys.push_back(seen_keys[j].exact.data() + h / group * dim_);
-              values.push_back(seen[j].data() + h / group * value_dim_);
-            }
-            const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
-                                                keys, values, static_cast<std::size_t>(value_dim_));
-            check(fuzz::near(out, r, i, h, exact.data(), bound),
-                  "attention to a cache is attention to its tokens");
-          }
+          fuzz::check_attended("attention to a cache is attention to its tokens", out, r, i, group, query,
+                               seen_keys, seen);
+          for (Index h = 0; h < heads && !sums.empty(); ++h)
+            check((sums[static_cast<std::size_t>((r * queries + i) * heads + h)] ==
+                   attention_options::no_keys) == seen.empty(),
+                  "a query that sees nothing has the sum of no keys");
         }
+    }
+  }
+  /// Whether a call without counts has these.
+  bool counts_are_known(const std::vector<Index>& counts, Index queries) const {
+    try {
+      const auto known = cache_.query_counts(queries);
+      return known.empty() ? std::all_of(counts.begin(), counts.end(), [&](Index n) { return n == queries; })
+                           : std::equal(known.begin(), known.end(), counts.begin(), counts.end());
+    } catch (const std::invalid_argument&) {
+      return false;
     }
   }
 

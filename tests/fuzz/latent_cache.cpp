@@ -19,6 +19,7 @@
 #include "fuzz/support/check.hpp"
 #include "fuzz/support/tokens.hpp"
 #include "fuzz/support/views.hpp"
+#include "fuzz/support/wrong_option.hpp"
 
 using namespace rope;
 using fuzz::bytes;
@@ -696,8 +697,8 @@ class decoder {
               q.at(r, i, h)[d] = static_cast<T>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
         }
       out_memory.before = out_memory.now;
-      const bool turned = raw() || (known_ && b_.coin());
-      const auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : table_ : 0;
+      bool turned = raw() || (known_ && b_.coin());
+      auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : table_ : 0;
       bool in_table = true;
       for (Index r = 0; r < batch_; ++r)
         for (Index t = 0; t < size(r); ++t)
@@ -708,18 +709,38 @@ class decoder {
       const bool unscaled = b_.one_in(12), other_table = turned && b_.one_in(12);
       attention_options options = {.scale = 0.5, .window = window};
       if (unscaled) options.scale = 0;
-      const long form = b_.up_to(1);
+      const long form = b_.up_to(1), other = b_.up_to(31);
+      bool invalid = unscaled || other_table, by_interleaved = interleaved_one;
+      fuzz::wrong_option spoilt;
+      if (other >= 29) {
+        invalid = true;
+        spoilt.put_into(options, b_, batch_, queries, heads);
+      } else if (other == 28 && raw()) {  // raw parts have no angles yet
+        invalid = true, turned = false;
+      } else if (other >= 26 && !raw() &&
+                 !empty()) {  // parts of another table or layout, or of none that is known
+        invalid = turned = true;
+        if (known_ && other == 26)
+          by_interleaved = !by_interleaved;
+        else if (known_)
+          table = table_ == 0 ? 1 : 0;
+        if (known_ && by_interleaved == known_interleaved_ && fingerprint(table) == known_table_) return;
+      } else if (other == 25) {
+        invalid = true;
+        counts.push_back(0);
+      }
       const auto call = [&] {
         if (!turned) return attention(head_view<const T>(q), cache_, out, options, counts);
-        with_layout(interleaved_one, [&]<class Layout>(Layout) {
+        with_layout(by_interleaved, [&]<class Layout>(Layout) {
           with_table(table, other_table ? 2 : form, [&](const auto& by) {
             attention<Layout>(head_view<const T>(q), cache_, out, by, options, counts);
           });
         });
       };
       const auto before = state();
-      if (unscaled || other_table) {
-        refused<std::invalid_argument>("there is no scale, or a table that does not turn the part", call);
+      if (invalid) {
+        refused<std::invalid_argument>(
+            "a scale, a table, a layout, counts or options that do not go with the cache", call);
         return check(out_memory.untouched(), "a refused call writes nothing");
       }
       if (!enough) {

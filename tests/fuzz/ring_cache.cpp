@@ -19,6 +19,7 @@
 #include "fuzz/support/check.hpp"
 #include "fuzz/support/tokens.hpp"
 #include "fuzz/support/views.hpp"
+#include "fuzz/support/wrong_option.hpp"
 
 using namespace rope;
 using fuzz::bytes;
@@ -402,6 +403,9 @@ class decoder {
                                [&] { static_cast<void>(cache_.positions(none)); });
     refused<std::out_of_range>("no row has these keys", [&] { static_cast<void>(cache_.keys(none)); });
     refused<std::out_of_range>("no row has these values", [&] { static_cast<void>(cache_.values(none)); });
+    refused<std::out_of_range>("no row has that order", [&] { static_cast<void>(cache_.order(none)); });
+    refused<std::out_of_range>("no row has these coordinates",
+                               [&] { static_cast<void>(cache_.coordinates(none)); });
     refused<std::out_of_range>("no row has that window",
                                [&] { static_cast<void>(cache_.holds_window(none, 0)); });
     const std::int64_t before = b_.coin() ? -1 : limits::min();
@@ -443,8 +447,8 @@ class decoder {
       std::vector<Index> counts;
       Index queries = 0;
       bool enough = true, held = true, in_table = true;
-      const bool turned = raw() || (known_ && b_.coin()), interleaved_one = known_interleaved_;
-      const auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : table_ : 0;
+      bool turned = raw() || (known_ && b_.coin()), interleaved_one = known_interleaved_;
+      auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : table_ : 0;
       const std::int64_t most_rank = std::int64_t{policy_.sinks} + policy_.window - 1;
       for (Index r = 0; r < batch_; ++r) {
         const auto most =
@@ -474,9 +478,11 @@ class decoder {
               q.at(r, i, h)[d] = static_cast<Q>(asked.back()[static_cast<std::size_t>(h * dim_ + d)]);
         }
       attention_options options;
-      const std::vector<std::int64_t> list(1, 0);
+      fuzz::wrong_option spoilt;
+      const float entry = 0;
+      const bool visible = true;
       const bool wrong = b_.one_in(10);
-      if (wrong) switch (b_.up_to(4)) {
+      if (wrong) switch (b_.up_to(8)) {
           case 0:
             options.causal = false;
             break;
@@ -486,11 +492,31 @@ class decoder {
           case 2:
             options.sinks = policy_.sinks + 1;
             break;
-          case 3:
-            options.key_positions = list;
+          case 3:  // keys have no order that a matrix could follow
+            options.bias = {.data = &entry};
+            break;
+          case 4:
+            options.mask = {.data = &visible};
+            break;
+          case 5:  // raw keys have no angles, and counts are those of all rows
+            if (raw())
+              turned = false;
+            else
+              counts.push_back(0);
+            break;
+          case 6:  // keys of another layout or table, or of none that is known
+            if (raw() || empty()) {
+              counts.push_back(0);
+              break;
+            }
+            if (turned && b_.coin())
+              interleaved_one = !interleaved_one;
+            else if (known_)
+              table = table_ == 1 ? 0 : 1;
+            turned = true;
             break;
           default:
-            options.dropout = 0.5;
+            spoilt.put_into(options, b_, batch_, queries, heads);
         }
       const auto call = [&] {
         const head_view<const Q> asking = q;
@@ -517,14 +543,12 @@ class decoder {
         for (Index i = 0; i < queries; ++i) {
           const Index count = counts[static_cast<std::size_t>(r)];
           if (i >= count) {
-            for (Index h = 0; h < heads; ++h)
-              for (Index d = 0; d < value_dim_; ++d) check(out.at(r, i, h)[d] == Q(0), "padding gives zeros");
+            fuzz::check_padding(out, r, i);
             continue;
           }
           const std::int64_t position = seen(r) - count + i;
           std::vector<fuzz::key> keys_seen;
           std::vector<channels> seen_values;
-          wide error = 0;
           for (std::int64_t p = 0; p <= position; ++p) {
             if (p >= policy_.sinks && position - p >= policy_.window) continue;
             const token& one = row(r).tokens[static_cast<std::size_t>(p)];
@@ -538,27 +562,15 @@ class decoder {
             if (raw())
               fuzz::turn<Q>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one),
                             relative_ ? static_cast<std::int64_t>(keys_seen.size()) : p, true);
-            error = std::max(error, k.error);
             keys_seen.push_back(k);
           }
           fuzz::key query{asked[static_cast<std::size_t>(r * queries + i)]};
           if (turned)
             fuzz::turn<Q>(query, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one),
                           relative_ ? static_cast<std::int64_t>(keys_seen.size()) - 1 : position, true);
-          error = std::max(error, query.error);
-          const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(dim_), largest = 8 * dim;
-          const wide bound = 2.01L * (12 * error * testing::sqrt(dim) + (dim + 6) * u * largest + 60 * u);
-          for (Index h = 0; h < heads; ++h) {
-            std::vector<const wide*> keys, values;
-            for (std::size_t j = 0; j < seen_values.size(); ++j) {
-              keys.push_back(keys_seen[j].exact.data() + h / group * dim_);
-              values.push_back(seen_values[j].data() + h / group * value_dim_);
-            }
-            const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
-                                                keys, values, static_cast<std::size_t>(value_dim_));
-            check(fuzz::near(out, r, i, h, exact.data(), bound),
-                  "attention to a ring is attention with its window and sinks to the whole history");
-          }
+          fuzz::check_attended(
+              "attention to a ring is attention with its window and sinks to the whole history", out, r, i,
+              group, query, keys_seen, seen_values);
         }
     }
   }

@@ -37,11 +37,11 @@ inline constexpr bool is_quantized = std::is_same_v<T, std::int8_t>;
 template <class T>
 using numbers = std::conditional_t<is_quantized<T>, float, T>;
 
-/// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37.
-inline std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
+/// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37, or where the count
+/// has no more digits.
+inline std::pair<wide, wide> turn_of(wide count, double inv_freq) {
   const auto high = static_cast<double>(static_cast<float>(inv_freq));
-  const wide a = static_cast<wide>(count) * static_cast<wide>(high),
-             b = static_cast<wide>(count) * static_cast<wide>(inv_freq - high);
+  const wide a = count * static_cast<wide>(high), b = count * static_cast<wide>(inv_freq - high);
   const wide ca = testing::cos(a), sa = testing::sin(a), cb = testing::cos(b), sb = testing::sin(b);
   return {ca * cb - sa * sb, sa * cb + ca * sb};
 }
@@ -74,16 +74,18 @@ wide storing_error(const channels& x) {
 }
 
 /// Turns the heads of a key, as one more rotation that is stored in T.
-template <class T>
-void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t count, bool with_factor) {
+///
+/// \param turn  {cos, sin} of pair i
+/// \param m     what they are multiplied by
+template <class T, class Turn>
+void turn_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m, const Turn& turn) {
   const std::size_t pairs = rule.inv_freq.size();
   wide longest = 0;
-  const wide m = with_factor ? rule.factor : wide(1);
   for (std::size_t head = rule.first_channel; head < k.exact.size(); head += head_dim)
     for (std::size_t i = 0; i < pairs; ++i) {
       wide& a = k.exact[head + (rule.interleaved ? 2 * i : i)];
       wide& b = k.exact[head + (rule.interleaved ? 2 * i + 1 : i + pairs)];
-      const auto [cos, sin] = turn_of(count, rule.inv_freq[i]);
+      const auto [cos, sin] = turn(i);
       const wide x = m * (a * cos - b * sin), y = m * (b * cos + a * sin);
       a = x, b = y;
       longest = std::max(longest, testing::hypot(a, b));
@@ -94,6 +96,11 @@ void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t 
              (m == 1 ? wide(0) : tolerance::unit_roundoff<float>() * longest);
   // A head is rounded to integers as a whole, with the channels that do not turn.
   k.error += storing_error<T>(k.exact) + storing_error<T>(k.error);
+}
+template <class T>
+void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t count, bool with_factor) {
+  turn_pairs<T>(k, head_dim, rule, with_factor ? rule.factor : wide(1),
+                [&](std::size_t i) { return turn_of(static_cast<wide>(count), rule.inv_freq[i]); });
 }
 
 /// Numbers that float, the 16-bit types and T have, so that one list serves views of each; integers have them nearly.
@@ -181,6 +188,37 @@ inline channels attend(const wide* query, std::size_t head_dim, const std::vecto
   if (sum > 0)
     for (wide& x : out) x /= sum;
   return out;
+}
+
+/// The heads of a query against the keys and values that it sees, in the output of a call.
+///
+/// A score of two errors e, channels below 2.5 and head_dim of them, and the arithmetic: see attention_bound.
+template <class Q>
+void check_attended(const char* claim, const rope::head_view<Q>& out, Index r, Index i, Index group,
+                    const key& query, const std::vector<key>& keys, const std::vector<channels>& values) {
+  const std::size_t head_dim = query.exact.size() / static_cast<std::size_t>(out.heads),
+                    value_dim = static_cast<std::size_t>(out.head_dim);
+  wide error = query.error;
+  for (const key& k : keys) error = std::max(error, k.error);
+  const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(head_dim), largest = 8 * dim * 1.6L;
+  const wide bound = 2.01L * (12 * error * testing::sqrt(dim) + (dim + 6) * u * largest + 60 * u);
+  for (Index h = 0; h < out.heads; ++h) {
+    const auto head = static_cast<std::size_t>(h), kv_head = static_cast<std::size_t>(h / group);
+    std::vector<const wide*> seen_keys, seen_values;
+    for (std::size_t j = 0; j < keys.size(); ++j) {
+      seen_keys.push_back(keys[j].exact.data() + kv_head * head_dim);
+      seen_values.push_back(values[j].data() + kv_head * value_dim);
+    }
+    const channels exact =
+        attend(query.exact.data() + head * head_dim, head_dim, seen_keys, seen_values, value_dim);
+    check(near(out, r, i, h, exact.data(), bound), claim);
+  }
+}
+/// Padding of a call is zero.
+template <class Q>
+void check_padding(const rope::head_view<Q>& out, Index r, Index i) {
+  for (Index h = 0; h < out.heads; ++h)
+    for (Index d = 0; d < out.head_dim; ++d) check(out.at(r, i, h)[d] == Q(0), "padding gives zeros");
 }
 
 }  // namespace fuzz
