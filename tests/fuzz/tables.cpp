@@ -353,12 +353,108 @@ void run_given(bytes& b) {
                                          [&] { table_of_cos_sin<S>(spoilt, sines, form); });
 }
 
+/// FoPE: every pair of the table a mixture of all frequencies, each taken from its definition.
+template <class S>
+void run_fourier(bytes& b) {
+  const Index kept = b.between(1, 4), pairs = b.between(1, 4), axes = b.one_in(16) ? 2 : 1;
+  const Index mixed = b.one_in(12) ? b.up_to(6) : b.between(1, long(pairs));
+  Eigen::ArrayXXd inv_freq(kept, axes);
+  for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = b.moderate() / 64;
+  static const double factors[] = {1, 1, 1.25, 0.5};
+  const double m = b.one_of(factors);
+  const auto f = frequencies::custom(inv_freq, m);
+  if (axes == 1) {
+    const double longest = b.one_in(4) ? b.real() : b.moderate() * 8;
+    const auto keep = [&] { return fourier_frequencies(f, longest); };
+    std::vector<double> turning;
+    bool close = false;
+    for (Index i = 0; i < kept; ++i) {
+      const wide turns = static_cast<wide>(inv_freq(i, 0)) * static_cast<wide>(longest) / (2 * testing::pi);
+      close = close || testing::abs(turns - 1) < 1e-12L;
+      if (turns > 1) turning.push_back(inv_freq(i, 0));
+    }
+    if (!(longest > 0 && longest <= std::numeric_limits<double>::max())) {
+      fuzz::refuses<std::invalid_argument>("a length is positive", keep);
+    } else if (!close && turning.empty()) {
+      fuzz::refuses<std::invalid_argument>("a frequency completes a turn", keep);
+    } else if (!close) {
+      const frequencies got = keep();
+      check(got.pairs() == static_cast<Index>(turning.size()) && got.attention_factor() == m,
+            "those that complete a turn are kept");
+      for (std::size_t i = 0; i < turning.size(); ++i)
+        check(got.inv_freq()(static_cast<Index>(i), 0) == turning[i], "those that complete a turn are kept");
+    }
+  } else {
+    fuzz::refuses<std::invalid_argument>("frequencies have one axis",
+                                         [&] { static_cast<void>(fourier_frequencies(f, 100.0)); });
+  }
+  Eigen::ArrayXXd to_cos(kept, mixed), to_sin(kept, mixed);
+  for (auto* mix : {&to_cos, &to_sin})
+    for (Index i = 0; i < mix->size(); ++i) (*mix)(i) = b.moderate() / 64 - 2;
+  bool finite = true;
+  if (b.one_in(12) && mixed > 0) {
+    to_sin(b.up_to(long(kept) - 1), b.up_to(long(mixed) - 1)) = std::numeric_limits<double>::quiet_NaN();
+    finite = false;
+  }
+  const long shape = b.up_to(31);
+  if (shape == 31) to_sin.conservativeResize(kept, mixed + 1);
+  if (shape == 30) to_cos.conservativeResize(kept + 1, mixed), to_sin.conservativeResize(kept + 1, mixed);
+  const bool fits = axes == 1 && mixed >= 1 && mixed <= pairs && shape < 30;
+  const std::int64_t first = draw_position(b) % (std::int64_t{1} << 40);
+  const Index rows = b.up_to(4);
+  const bool backwards = b.one_in(16);
+  const auto make = [&] {
+    return fourier_table<S>(f, to_cos, to_sin, pairs, first, backwards ? first - 1 : first + rows);
+  };
+  if (backwards || !fits || (!finite && rows > 0))
+    return fuzz::refuses<std::invalid_argument>("mixtures that do not fit, or are not finite, are refused",
+                                                make);
+  std::optional<frequency_table<S>> got;
+  try {
+    got = make();
+  } catch (const std::invalid_argument& error) {  // a pair that is mixed to almost nothing
+    check(std::string(error.what()).find("sqrt(cos^2 + sin^2)") != std::string::npos,
+          "the text says what is wrong");
+  }
+  if (got)
+    check(got->rows() == rows && got->first() == first && got->pairs() == pairs &&
+              got->attention_factor() == m && got->source() == table_source::entries,
+          "a table has the rows that were asked for");
+  bool nothing = false;
+  for (Index r = 0; r < rows; ++r)
+    for (Index d = 0; d < pairs; ++d) {
+      wide cos = 0, sin = 0, size = 0;
+      for (Index j = 0; j < kept && d < mixed; ++j) {
+        direction turned;
+        turn_by(turned, static_cast<double>(first + r), inv_freq(j, 0));
+        cos += turned.cos * static_cast<wide>(to_cos(j, d)),
+            sin += turned.sin * static_cast<wide>(to_sin(j, d));
+        size += testing::abs(static_cast<wide>(to_cos(j, d))) + testing::abs(static_cast<wide>(to_sin(j, d)));
+      }
+      if (d >= mixed) cos = 1;
+      nothing = nothing || testing::hypot(cos, sin) < 1e-12L;
+      if (!got) continue;
+      const auto magnitude = static_cast<wide>(m);
+      const auto near = [&](S entry, wide exact) {
+        return testing::abs(static_cast<wide>(entry) - exact * magnitude) <=
+               tolerance::ulp<S>(exact * magnitude) +
+                   static_cast<wide>(kept + 3) * 0x1p-53L * size * magnitude;
+      };
+      check(near(got->cos(first + r)(d), cos) && near(got->sin(first + r)(d), sin),
+            "an entry is the mixture of all frequencies");
+    }
+  check(got || nothing, "mixtures that have an inverse are taken");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   bytes b(data, size);
-  const bool wide_entries = b.coin();
-  if (b.one_in(6))
+  const long kind = b.up_to(255);  // of the last thirty-two, so that others mean what they did
+  const bool wide_entries = kind % 2 == 1;
+  if (kind >= 224)
+    wide_entries ? run_fourier<double>(b) : run_fourier<float>(b);
+  else if (b.one_in(6))
     wide_entries ? run_given<double>(b) : run_given<float>(b);
   else
     wide_entries ? run<double>(b) : run<float>(b);
