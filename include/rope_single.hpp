@@ -184,6 +184,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #ifndef ROPE_ATTENTION_ATTENTION_HPP
 #define ROPE_ATTENTION_ATTENTION_HPP
 
+#include <cstddef>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
@@ -3629,6 +3630,82 @@ std::uint64_t layout_fingerprint(Index pairs) {
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_LAYOUT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_PLACED_TABLE_HPP
+#define ROPE_TABLES_PLACED_TABLE_HPP
+
+
+/// A table and the channels of a head that turn by it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+template <class S>
+class frequency_table;
+
+/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A table alone turns channels [0, rotary_dim).
+///
+///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
+///     rotate<interleaved>(q, k, last, start);
+///
+/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
+/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
+/// copy as a pointer.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class placed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+
+  /// Places `table` in the head.
+  ///
+  /// \param first_channel  of the window that turns, counted in channels of a head
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
+  ///          checked by the call that turns it
+  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+      : table_(&table), first_channel_(first_channel) {
+    if (first_channel < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
+  }
+
+  /// The table, which is referred to.
+  const frequency_table<S>& table() const { return *table_; }
+  /// The first channel of a head that turns.
+  Index first_channel() const { return first_channel_; }
+
+ private:
+  const frequency_table<S>* table_;
+  Index first_channel_;
+};
+
+namespace detail {
+
+template <class S>
+placed_table<S> placed(const frequency_table<S>& table) {
+  return {table};
+}
+template <class S>
+placed_table<S> placed(const placed_table<S>& table) {
+  return table;
+}
+
+}  // namespace detail
+
+/// What heads rotate by: a frequency_table, or one that is placed in the head.
+template <class Table>
+concept rotation_table = requires(const Table& table) {
+  detail::placed(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_PLACED_TABLE_HPP
 
 /// What can be wrong with the types of a call, each in one sentence that is the same for every function.
 ///
@@ -3644,20 +3721,44 @@ inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
 
-/// Memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+template <class X>
+concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
+
+/// Channels in memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
 template <class X>
 concept memory_without_axes =
-    !is_head_view<X> && (std::is_pointer_v<X> || std::is_array_v<X> ||
-                         requires(X & x) { std::is_pointer_v<decltype(x.data())>; });
+    !is_head_view<X> &&
+    (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
+
+/// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
+template <unsigned places, class... Arguments>
+constexpr bool has_memory_at() {
+  unsigned place = 1;
+  bool has = false;
+  ((has |= (places & place) != 0 && memory_without_axes<std::remove_cvref_t<Arguments>>, place <<= 1), ...);
+  return has;
+}
 
 /// Whether the first argument of a call is no view, or another of the first `views` is memory.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
-  int place = 1;
-  bool lacks = !is_head_view<std::remove_cvref_t<First>>;
-  ((lacks |= place++ < views && memory_without_axes<std::remove_cvref_t<Others>>), ...);
-  return lacks;
+  return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
 }
+
+/// What any function takes for a table: one, or one behind a norm, or one for queries and one for keys.
+template <class X>
+concept table_behind_norm = requires(const X& x) {
+  placed(x.table());
+};
+template <class X>
+concept tables_of_both = requires(const X& x) {
+  placed(x.queries());
+};
+template <class X>
+concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
+
+template <class... Arguments>
+inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -3711,16 +3812,38 @@ constexpr bool lacks_view() {
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
 
-/// An overload of `function` for calls whose first `views` arguments are not all views: it says what to
-/// write. Further arguments may be lists of positions, which have no axes either.
-#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views)                                             \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                         \
-  requires(detail::lacks_view<views, Arguments...>()) void function(Arguments&&...) {          \
-    static_assert(!detail::lacks_view<views, Arguments...>(), #function                        \
-                  ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) " \
-                  "or thd(x)");                                                                \
-  }                                                                                            \
+#define ROPE_DETAIL_VIEW_SENTENCE(name) \
+  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)"
+#define ROPE_DETAIL_TABLE_SENTENCE(name) \
+  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+
+/// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
+/// if it is none of views, a table. Both conditions are about `Layout` and `Arguments`.
+#define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
+  template <class Layout = detail::unnamed_layout, class... Arguments>         \
+  requires((no_view) || (no_table)) void function(Arguments&&...) {            \
+    static_assert(!(no_view), ROPE_DETAIL_VIEW_SENTENCE(name));                \
+    static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
+  }                                                                            \
   static_assert(true)
+
+/// The first `views` arguments are views. Further ones may be lists of positions, which have no axes either.
+#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
+
+/// The arguments of bits `places` are views, where others that come first or between them are none.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
+  ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
+
+/// The first `views` arguments are views, and one behind them is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+                  detail::lacks_table<Arguments...>)
+
+/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
+  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 
 #endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
 
@@ -5297,82 +5420,6 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_PLACED_TABLE_HPP
-#define ROPE_TABLES_PLACED_TABLE_HPP
-
-
-/// A table and the channels of a head that turn by it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-template <class S>
-class frequency_table;
-
-/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
-/// and no others. A table alone turns channels [0, rotary_dim).
-///
-///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
-///     rotate<interleaved>(q, k, last, start);
-///
-/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
-/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
-/// copy as a pointer.
-///
-/// \tparam S  float or double: the type of a table entry
-template <class S>
-class placed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-
-  /// Places `table` in the head.
-  ///
-  /// \param first_channel  of the window that turns, counted in channels of a head
-  ///
-  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
-  ///          checked by the call that turns it
-  placed_table(const frequency_table<S>& table, Index first_channel = 0)
-      : table_(&table), first_channel_(first_channel) {
-    if (first_channel < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
-  }
-
-  /// The table, which is referred to.
-  const frequency_table<S>& table() const { return *table_; }
-  /// The first channel of a head that turns.
-  Index first_channel() const { return first_channel_; }
-
- private:
-  const frequency_table<S>* table_;
-  Index first_channel_;
-};
-
-namespace detail {
-
-template <class S>
-placed_table<S> placed(const frequency_table<S>& table) {
-  return {table};
-}
-template <class S>
-placed_table<S> placed(const placed_table<S>& table) {
-  return table;
-}
-
-}  // namespace detail
-
-/// What heads rotate by: a frequency_table, or one that is placed in the head.
-template <class Table>
-concept rotation_table = requires(const Table& table) {
-  detail::placed(table);
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_PLACED_TABLE_HPP
 
 /// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
 /// that happens to a few heads of a token happens while they are in the nearest cache.
@@ -11154,10 +11201,10 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
     detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_to, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(unrotate, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -11198,6 +11245,20 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
+}
+
+/// Whether something else than options comes behind out, which is the last view, and the tables.
+template <class... Arguments>
+constexpr bool lacks_options() {
+  enum kind { view, tables, options, other };
+  constexpr kind kinds[] = {is_head_view<std::remove_cvref_t<Arguments>>                 ? view
+                            : given_table<std::remove_cvref_t<Arguments>>                ? tables
+                            : std::is_convertible_v<Arguments, const attention_options&> ? options
+                                                                                         : other...};
+  std::size_t next = sizeof...(Arguments);
+  while (kinds[next - 1] != view) --next;
+  if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
+  return next < sizeof...(Arguments) && kinds[next] != options;
 }
 
 /// Types that a caller may have got wrong.
@@ -11290,6 +11351,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(attention, 4);
+
+template <class Layout = detail::unnamed_layout, class... Arguments>
+requires(!detail::lacks_view<4, Arguments...>() &&
+         detail::lacks_options<Arguments...>()) void attention(Arguments&&...) {
+  static_assert(!detail::lacks_options<Arguments...>(),
+                "attention: behind out come the tables (a frequency_table or query_key_tables) where it "
+                "rotates, then the options (attention_options), then the threads");
+}
 
 #undef ROPE_DETAIL_CHECK_ATTENTION
 
@@ -12721,6 +12790,8 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   detail::parallel_pieces(threads, out_a.batch * out_a.tokens, 2 * out_a.size() * Index(sizeof(T)), merge);
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -13456,12 +13527,12 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
           detail::sums_by_row(across, x.tokens, plain, source)};
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -13672,8 +13743,10 @@ void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W
                                                     detail::placed(table), positions, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -16129,6 +16202,9 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
   });
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -17424,7 +17500,6 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   kv_cache(kv_cache&&) = default;
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
   kv_cache& operator=(kv_cache&&) = default;
-
   /// Tokens that can be stored per row.
   Index capacity() const { return memory().slot_count(); }
   key_storage storage() const { return tokens_.storage(); }
@@ -17549,6 +17624,8 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "kv_cache::append", 2);
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "kv_cache::append_at", 2);
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.
@@ -17834,6 +17911,8 @@ class latent_cache {
                                              detail::position_source(positions, latent.tokens), counts,
                                              threads);
   }
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
 
   /// Checks that the stored parts were rotated in this layout by a table that rotates like this one. Raw ones
   /// meet every table of their width.
@@ -18328,6 +18407,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
   }
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "ring_cache::append", 2);
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.
@@ -19752,9 +19832,11 @@ class multi_head_attention {
   ///                   causal mask goes by the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().attend(x, x, batch, out, options_.attention,
                  detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table),
                                                                               positions, positions},
@@ -19770,21 +19852,33 @@ class multi_head_attention {
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Memory that runs
   ///          out, and threads that fail, may do so when the tokens are appended: the cache knows its size
-  template <class Cache, parallel_executor Threads = this_thread>
+  template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
                const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
-  template <class Cache, rotation_table Table, parallel_executor Threads = this_thread>
+  template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
     const auto rotation = detail::placed(table);
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
+  }
+
+  /// What a call says that no form above takes.
+  template <class Rows, class X, class... More>
+  requires(!rotation_table<X> && !parallel_executor<X> &&
+           !std::is_convertible_v<X, detail::row_counts>) void forward(const tokens&, Rows&&, writable_tokens,
+                                                                       const X&, const More&...) const {
+    static_assert(rotation_table<X>,
+                  "multi_head_attention::forward: behind out comes a table, a frequency_table or one that is "
+                  "placed in the head, or the threads, or for a cache the counts");
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
@@ -21070,6 +21164,8 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
       });
 }
 
+ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(write_pages, "write_pages", 2);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -21249,6 +21345,11 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
       detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);
   });
 }
+
+ROPE_DETAIL_ASK(shift_keys, "shift_keys", (detail::has_memory_at<0b1, Arguments...>()),
+                detail::lacks_table<Arguments...>);
+ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Arguments...>()),
+                detail::lacks_table<Arguments...>);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -22829,12 +22930,15 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
+template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
+  static_assert(query_scaling_rule<Rule>,
+                "scale_queries: a rule is log_n_query_scaling, llama4_query_scaling or a function of the "
+                "position");
   ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
   ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
   ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
-  if constexpr (!std::is_const_v<T>) {
+  if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
     detail::check_view("scale_queries", q);
     detail::check_memory("scale_queries", q);
@@ -22860,6 +22964,8 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
     detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
   }
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -29101,6 +29207,8 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
   return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -30233,6 +30341,8 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   }
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -30301,9 +30411,12 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 ///          does not name every channel once; rows is then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
-template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
+template <class From, class To, class Rows, class Threads = this_thread>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,
                   const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("permute_rows", From);
+  ROPE_DETAIL_CHECK_LAYOUT("permute_rows", To);
+  ROPE_DETAIL_CHECK_THREADS("permute_rows", Threads);
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
@@ -30340,8 +30453,10 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
 ///          layout does not name every channel once; x is then unchanged
 /// Cost:    one read and one write of the rotated channels; allocates their order and, per thread, one head
-template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
+template <class From, class To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("permute_channels", From);
+  ROPE_DETAIL_CHECK_LAYOUT("permute_channels", To);
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_view("permute_channels", x);
@@ -30358,6 +30473,11 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
       }
   };
   detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
+}
+
+template <class From, class To, class X, class... More>
+requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&&, More&&...) {
+  static_assert(detail::is_head_view<X>, ROPE_DETAIL_VIEW_SENTENCE("permute_channels"));
 }
 
 }  // namespace ROPE_ABI
@@ -30566,7 +30686,7 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias&
     detail::pope_all<Layout, T>(x, out, detail::placed(table), &bias, positions, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(pope, 2);
 
 #undef ROPE_DETAIL_CHECK_POPE
 

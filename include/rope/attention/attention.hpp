@@ -2,6 +2,7 @@
 #ifndef ROPE_ATTENTION_ATTENTION_HPP
 #define ROPE_ATTENTION_ATTENTION_HPP
 
+#include <cstddef>
 #include <type_traits>
 
 #include <rope/attention/detail/attend.hpp>
@@ -53,6 +54,20 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
+}
+
+/// Whether something else than options comes behind out, which is the last view, and the tables.
+template <class... Arguments>
+constexpr bool lacks_options() {
+  enum kind { view, tables, options, other };
+  constexpr kind kinds[] = {is_head_view<std::remove_cvref_t<Arguments>>                 ? view
+                            : given_table<std::remove_cvref_t<Arguments>>                ? tables
+                            : std::is_convertible_v<Arguments, const attention_options&> ? options
+                                                                                         : other...};
+  std::size_t next = sizeof...(Arguments);
+  while (kinds[next - 1] != view) --next;
+  if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
+  return next < sizeof...(Arguments) && kinds[next] != options;
 }
 
 /// Types that a caller may have got wrong.
@@ -145,6 +160,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(attention, 4);
+
+template <class Layout = detail::unnamed_layout, class... Arguments>
+requires(!detail::lacks_view<4, Arguments...>() &&
+         detail::lacks_options<Arguments...>()) void attention(Arguments&&...) {
+  static_assert(!detail::lacks_options<Arguments...>(),
+                "attention: behind out come the tables (a frequency_table or query_key_tables) where it "
+                "rotates, then the options (attention_options), then the threads");
+}
 
 #undef ROPE_DETAIL_CHECK_ATTENTION
 

@@ -95,6 +95,8 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   detail::parallel_pieces(threads, out_a.batch * out_a.tokens, 2 * out_a.size() * Index(sizeof(T)), merge);
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -18,6 +18,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/rotation/view_checks.hpp>  // the checks of types
 #include <rope/tables/table.hpp>
 
 /// The attention block of a transformer.
@@ -102,9 +103,11 @@ class multi_head_attention {
   ///                   causal mask goes by the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().attend(x, x, batch, out, options_.attention,
                  detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table),
                                                                               positions, positions},
@@ -120,21 +123,33 @@ class multi_head_attention {
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Memory that runs
   ///          out, and threads that fail, may do so when the tokens are appended: the cache knows its size
-  template <class Cache, parallel_executor Threads = this_thread>
+  template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
                const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
-  template <class Cache, rotation_table Table, parallel_executor Threads = this_thread>
+  template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
     const auto rotation = detail::placed(table);
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
+  }
+
+  /// What a call says that no form above takes.
+  template <class Rows, class X, class... More>
+  requires(!rotation_table<X> && !parallel_executor<X> &&
+           !std::is_convertible_v<X, detail::row_counts>) void forward(const tokens&, Rows&&, writable_tokens,
+                                                                       const X&, const More&...) const {
+    static_assert(rotation_table<X>,
+                  "multi_head_attention::forward: behind out comes a table, a frequency_table or one that is "
+                  "placed in the head, or the threads, or for a cache the counts");
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.

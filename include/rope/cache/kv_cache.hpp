@@ -65,7 +65,6 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   kv_cache(kv_cache&&) = default;
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
   kv_cache& operator=(kv_cache&&) = default;
-
   /// Tokens that can be stored per row.
   Index capacity() const { return memory().slot_count(); }
   key_storage storage() const { return tokens_.storage(); }
@@ -190,6 +189,8 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "kv_cache::append", 2);
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "kv_cache::append_at", 2);
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.

@@ -188,6 +188,8 @@ class latent_cache {
                                              detail::position_source(positions, latent.tokens), counts,
                                              threads);
   }
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
 
   /// Checks that the stored parts were rotated in this layout by a table that rotates like this one. Raw ones
   /// meet every table of their width.

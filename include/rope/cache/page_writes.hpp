@@ -143,6 +143,8 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
       });
 }
 
+ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(write_pages, "write_pages", 2);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -189,6 +189,11 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   });
 }
 
+ROPE_DETAIL_ASK(shift_keys, "shift_keys", (detail::has_memory_at<0b1, Arguments...>()),
+                detail::lacks_table<Arguments...>);
+ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Arguments...>()),
+                detail::lacks_table<Arguments...>);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

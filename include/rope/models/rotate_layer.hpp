@@ -169,6 +169,8 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
   return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -230,12 +230,12 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
           detail::sums_by_row(across, x.tokens, plain, source)};
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

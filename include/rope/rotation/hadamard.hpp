@@ -107,6 +107,8 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   }
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -217,8 +217,10 @@ void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W
                                                     detail::placed(table), positions, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

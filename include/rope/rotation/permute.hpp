@@ -68,9 +68,12 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 ///          does not name every channel once; rows is then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
-template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
+template <class From, class To, class Rows, class Threads = this_thread>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,
                   const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("permute_rows", From);
+  ROPE_DETAIL_CHECK_LAYOUT("permute_rows", To);
+  ROPE_DETAIL_CHECK_THREADS("permute_rows", Threads);
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
@@ -107,8 +110,10 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
 ///          layout does not name every channel once; x is then unchanged
 /// Cost:    one read and one write of the rotated channels; allocates their order and, per thread, one head
-template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
+template <class From, class To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("permute_channels", From);
+  ROPE_DETAIL_CHECK_LAYOUT("permute_channels", To);
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_view("permute_channels", x);
@@ -125,6 +130,11 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
       }
   };
   detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
+}
+
+template <class From, class To, class X, class... More>
+requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&&, More&&...) {
+  static_assert(detail::is_head_view<X>, ROPE_DETAIL_VIEW_SENTENCE("permute_channels"));
 }
 
 }  // namespace ROPE_ABI

@@ -214,7 +214,7 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias&
     detail::pope_all<Layout, T>(x, out, detail::placed(table), &bias, positions, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(pope, 2);
 
 #undef ROPE_DETAIL_CHECK_POPE
 

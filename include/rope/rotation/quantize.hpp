@@ -124,6 +124,9 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
   });
 }
 
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

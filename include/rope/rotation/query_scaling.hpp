@@ -105,12 +105,15 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
+template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
+  static_assert(query_scaling_rule<Rule>,
+                "scale_queries: a rule is log_n_query_scaling, llama4_query_scaling or a function of the "
+                "position");
   ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
   ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
   ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
-  if constexpr (!std::is_const_v<T>) {
+  if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
     detail::check_view("scale_queries", q);
     detail::check_memory("scale_queries", q);
@@ -136,6 +139,8 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
     detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
   }
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -199,10 +199,10 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
     detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_to, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(unrotate, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*ring_cache::append: x is a head_view; name the order of its axes
+
+#include <unsupported/Eigen/CXX11/Tensor>
+
+#include <rope/rope.hpp>
+
+void test(rope::ring_cache<float>& cache, Eigen::Tensor<float, 4>& k, Eigen::Tensor<float, 4>& v) {
+#ifdef SHOULD_FAIL
+  cache.append(k, v);
+#else
+  cache.append(rope::bshd(k), rope::bshd(v));
+#endif
+}

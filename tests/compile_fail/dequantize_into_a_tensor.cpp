@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*dequantize: x is a head_view; name the order of its axes
+
+#include <cstdint>
+
+#include <unsupported/Eigen/CXX11/Tensor>
+
+#include <rope/rope.hpp>
+
+void test(rope::quantized_view<std::int8_t> x, Eigen::Tensor<float, 4>& out) {
+#ifdef SHOULD_FAIL
+  rope::dequantize(x, out);
+#else
+  rope::dequantize(x, rope::bshd(out));
+#endif
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*quantize: x is a head_view; name the order of its axes
+
+#include <cstdint>
+
+#include <unsupported/Eigen/CXX11/Tensor>
+
+#include <rope/rope.hpp>
+
+void test(Eigen::Tensor<float, 4>& x, rope::quantized_view<std::int8_t> out) {
+#ifdef SHOULD_FAIL
+  rope::quantize(x, out);
+#else
+  rope::quantize(rope::bshd(x), out);
+#endif
+}
