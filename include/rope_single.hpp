@@ -19871,7 +19871,7 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
 
-  /// What a call says that no form above takes.
+  // What a call says that no form above takes.
   template <class Rows, class X, class... More>
   requires(!rotation_table<X> && !parallel_executor<X> &&
            !std::is_convertible_v<X, detail::row_counts>) void forward(const tokens&, Rows&&, writable_tokens,
