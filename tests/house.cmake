@@ -100,6 +100,10 @@ foreach(header IN LISTS headers)
     complain("${header} has `${CMAKE_MATCH_1}`; conditions belong in config.hpp, base/ or a detail/")
   endif()
 
+  # An include in quotes would pass by what follows, which reads those of <rope/...>.
+  if(code MATCHES "\n[ \t]*(#[ \t]*include[ \t]*\"[^\n]*)")
+    complain("${header} has `${CMAKE_MATCH_1}`; a header is included by its place, <rope/...>")
+  endif()
   set(includes_of_${name} "")
   file(STRINGS ${file} includes REGEX "^#include <rope/")
   foreach(include IN LISTS includes)

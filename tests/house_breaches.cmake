@@ -1,5 +1,5 @@
 # tests/house.cmake and tests/class_comments.cmake find a breach of each of their rules: planted, one at a time, in a copy of
-# the headers and tests.
+# the headers, tests and rules.
 #
 #   cmake -DSCRATCH=<dir> -P tests/house_breaches.cmake
 
@@ -8,11 +8,12 @@ cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(copy ${SCRATCH}/copy)
 file(REMOVE_RECURSE ${copy})
 file(COPY ${root}/include DESTINATION ${copy})
-file(COPY ${root}/tests DESTINATION ${copy} FILES_MATCHING PATTERN *.test.cpp)
+file(COPY ${root}/tests DESTINATION ${copy} FILES_MATCHING PATTERN *.test.cpp
+  PATTERN *.cmake)
 set(rules house.cmake)
 
 function(inspect)
-  execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${copy} -P ${root}/tests/${rules}
+  execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${copy} -P ${copy}/tests/${rules}
     RESULT_VARIABLE result ERROR_VARIABLE said)
   # CMake wraps what it prints where words end.
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
@@ -66,6 +67,7 @@ breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation/detail/rotation_pass.hpp>\n"
   "attention/ enters other rooms by attention/detail/turned_tokens.hpp alone")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation.hpp>\n" "includes the door rotation.hpp")
+breach(include/rope/attention/merge.hpp "${line}" "${line}#include \"../cache/kv_cache.hpp\"\n" "a header is included by its place")
 breach(include/rope/rotation/view.hpp "${line}" "${line}#include <rope/rotation/rotate.hpp>\n"
   "includes itself by way of other headers")
 breach(include/rope/rotation/layout.hpp "\n#endif" "${long}\n#endif" "300 is the limit")
@@ -81,6 +83,11 @@ breach(include/rope/rotation/layout.hpp "${line}" "#ifdef __AVX2__\n#endif\n${li
 breach(include/rope/layout.hpp "" "#ifndef ROPE_LAYOUT_HPP\n#define ROPE_LAYOUT_HPP\n" "layout.hpp is in no room")
 breach(include/rope/cellar/wine.hpp "" "#ifndef ROPE_CELLAR_WINE_HPP\n" "cellar/wine.hpp is in no room")
 breach(include/rope/cache/gradient.hpp "" "#ifndef ROPE_CACHE_GRADIENT_HPP\n" "is a backward pass")
+breach(tests/house.cmake "set(forward_of_rotation/gradient rotation/rotate)"
+  "set(forward_of_rotation/gradient cache/kv_cache)" "must stand beside its forward pass cache/kv_cache.hpp")
+breach(tests/house.cmake "set(forward_of_attention/gradient attention/attention)"
+  "set(forward_of_attention/gradient attention/pass)" "must stand beside its forward pass attention/pass.hpp")
+breach(tests/house.cmake "set(doors\n" "set(doors one two three\n" "9 doors lead into a detail/ of another room; 8 is the limit")
 breach(include/rope/tables/angle.hpp "" "#ifndef ROPE_TABLES_ANGLE_HPP\n" "has no tests/tables/angle.test.cpp")
 breach(include/rope/tables/angle.hpp "" "#ifndef ROPE_TABLES_ANGLE_HPP\n" "tables.hpp does not include tables/angle.hpp")
 breach(include/rope/rope.hpp "#include <rope/cache.hpp>\n" "" "rope.hpp does not include cache.hpp")
