@@ -1376,21 +1376,29 @@ inline namespace ROPE_ABI {
 ///     attention(q, k, v, out, {.mask = mask});
 template <class X>
 struct score_view {
-  const X* data = nullptr;
-  Index batch = 1, heads = 1, queries = 1, keys = 1;
-  Index batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
 
+  /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
 
-  /// Entries of keys 0, 1, ... of one query, key_step() apart.
+  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
   }
+  /// key_stride, or 0 where all keys share one entry.
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
 
-/// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
 ///          entries
@@ -1471,13 +1479,15 @@ struct attention_options {
   std::span<const std::int64_t> key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
   /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
-  /// positions are counted in each segment as they are in a row. Without key_offsets both are the same.
+  /// positions are counted in each segment as they are in a row.
   std::span<const std::int64_t> query_offsets = {};
+  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
   std::span<const std::int64_t> key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of the seed and of row, head and positions alone (dropout.hpp): give
-  /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
+  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
   double dropout = 0;
+  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
+  /// pass.
   std::uint64_t dropout_seed = 0;
   /// Refused unless channels are what it asks for or it is `full`.
   product_precision products = product_precision::full;
@@ -2660,12 +2670,14 @@ inline namespace ROPE_ABI {
 class dropout_mask {
  public:
   /// \param probability  of dropping an entry, in [0, 1)
+  /// \param seed         any number; equal seeds give equal masks
   constexpr dropout_mask(double probability, std::uint64_t seed)
       : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
 
   /// The mask along the keys of one query.
   class row {
    public:
+    /// Whether the probability of the key at `key_position` is kept.
     constexpr bool keeps(std::int64_t key_position) const {
       return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
     }
@@ -2676,12 +2688,14 @@ class dropout_mask {
     std::uint64_t state_, threshold_;
   };
 
+  /// The mask of the query at `query_position` of head `query_head` in row `batch_row`.
   constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
     const std::uint64_t where = finalise(
         seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
     return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
   }
 
+  /// Whether the probability of this query and the key at `key_position` is kept.
   constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
                        std::int64_t key_position) const {
     return row_of(batch_row, query_head, query_position).keeps(key_position);
@@ -11522,9 +11536,10 @@ struct attention_tape {
   head_view<const T> k;      // [batch, keys, k.heads, head_dim]
   head_view<const T> v;      // [batch, keys, k.heads, value_dim]
   head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
-  head_view<const T> d_out;  // the gradient with respect to it
-  // These receive the gradients; their content before does not matter.
-  head_view<T> d_q, d_k, d_v;
+  head_view<const T> d_out;  // [batch, queries, q.heads, value_dim], the gradient with respect to out
+  head_view<T> d_q;          // receives the gradient with respect to q, in the shape of q
+  head_view<T> d_k;          // receives the gradient with respect to k, in the shape of k
+  head_view<T> d_v;          // receives the gradient with respect to v, in the shape of v
 
   /// Query heads that share a key head.
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }

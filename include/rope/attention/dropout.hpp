@@ -31,12 +31,14 @@ inline namespace ROPE_ABI {
 class dropout_mask {
  public:
   /// \param probability  of dropping an entry, in [0, 1)
+  /// \param seed         any number; equal seeds give equal masks
   constexpr dropout_mask(double probability, std::uint64_t seed)
       : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
 
   /// The mask along the keys of one query.
   class row {
    public:
+    /// Whether the probability of the key at `key_position` is kept.
     constexpr bool keeps(std::int64_t key_position) const {
       return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
     }
@@ -47,12 +49,14 @@ class dropout_mask {
     std::uint64_t state_, threshold_;
   };
 
+  /// The mask of the query at `query_position` of head `query_head` in row `batch_row`.
   constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
     const std::uint64_t where = finalise(
         seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
     return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
   }
 
+  /// Whether the probability of this query and the key at `key_position` is kept.
   constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
                        std::int64_t key_position) const {
     return row_of(batch_row, query_head, query_position).keeps(key_position);

@@ -73,13 +73,15 @@ struct attention_options {
   std::span<const std::int64_t> key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
   /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
-  /// positions are counted in each segment as they are in a row. Without key_offsets both are the same.
+  /// positions are counted in each segment as they are in a row.
   std::span<const std::int64_t> query_offsets = {};
+  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
   std::span<const std::int64_t> key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of the seed and of row, head and positions alone (dropout.hpp): give
-  /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
+  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
   double dropout = 0;
+  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
+  /// pass.
   std::uint64_t dropout_seed = 0;
   /// Refused unless channels are what it asks for or it is `full`.
   product_precision products = product_precision::full;

@@ -24,21 +24,29 @@ inline namespace ROPE_ABI {
 ///     attention(q, k, v, out, {.mask = mask});
 template <class X>
 struct score_view {
-  const X* data = nullptr;
-  Index batch = 1, heads = 1, queries = 1, keys = 1;
-  Index batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
 
+  /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
 
-  /// Entries of keys 0, 1, ... of one query, key_step() apart.
+  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
   }
+  /// key_stride, or 0 where all keys share one entry.
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
 
-/// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
 ///          entries

@@ -25,9 +25,10 @@ struct attention_tape {
   head_view<const T> k;      // [batch, keys, k.heads, head_dim]
   head_view<const T> v;      // [batch, keys, k.heads, value_dim]
   head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
-  head_view<const T> d_out;  // the gradient with respect to it
-  // These receive the gradients; their content before does not matter.
-  head_view<T> d_q, d_k, d_v;
+  head_view<const T> d_out;  // [batch, queries, q.heads, value_dim], the gradient with respect to out
+  head_view<T> d_q;          // receives the gradient with respect to q, in the shape of q
+  head_view<T> d_k;          // receives the gradient with respect to k, in the shape of k
+  head_view<T> d_v;          // receives the gradient with respect to v, in the shape of v
 
   /// Query heads that share a key head.
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
