@@ -15050,6 +15050,7 @@ struct ring_policy {
   Index window = 0;
   /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
   Index chunk = 1;
+  /// Which position a key is rotated by.
   ring_positions positions = ring_positions::sequence;
 };
 
@@ -15113,7 +15114,7 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
 struct token_axes {
-  Index count;
+  Index count;  // at least 1
 
   /// Throws:  std::invalid_argument unless there is an axis
   explicit token_axes(Index axes) : count(axes) {
@@ -15126,8 +15127,8 @@ struct token_axes {
 ///
 ///     cache.truncate(5, batch_row{2});
 struct batch_row {
-  Index index;
-  /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
+  Index index;  // in [0, batch)
+  /// Whether every row is meant; index is then not read. No index means every row, so a wrong one is refused.
   bool every = false;
 };
 /// Every row of a batch.
@@ -17180,14 +17181,16 @@ class token_coordinates {
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
       : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
 
+  /// Tokens, or batch * tokens.
   Index rows() const { return coordinates_.rows(); }
+  /// Coordinates of a token.
   Index axes() const { return coordinates_.cols(); }
-  /// [rows, axes]; valid while this object lives.
+  /// All coordinates, [rows, axes]; valid while this object lives.
   template <class Map = number_array<double>::const_map_type>
   Map coordinates() const {
     return Map(coordinates_.data(), rows(), axes());
   }
-  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
 
  private:
@@ -17495,7 +17498,7 @@ inline namespace ROPE_ABI {
 template <class T>
 class kv_cache : public detail::cache_shape<kv_cache<T>> {
  public:
-  using value_type = T;
+  using value_type = T;  // a channel as it is stored
 
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
@@ -17505,7 +17508,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
                 storage) {}
 
-  /// The same with axes.  Throws: as above
+  /// A cache of tokens with several coordinates.  Throws: as above
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
@@ -17517,6 +17520,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   kv_cache& operator=(kv_cache&&) = default;
   /// Tokens that can be stored per row.
   Index capacity() const { return memory().slot_count(); }
+  /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("kv_cache::size"); }
@@ -17540,14 +17544,14 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   }
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
-  /// Those of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
+  /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
   }
-  /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
+  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
-  /// Those of `tokens` tokens of text behind each row, [batch * tokens, axes]: of a table that appends them.
+  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
@@ -17563,15 +17567,14 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
 
   /// Copies new tokens behind the stored ones.
   ///
-  /// \param k       [batch, tokens, kv_heads, head_dim]; for raw storage not rotated, else already rotated if
-  ///                the model rotates keys: the cache cannot know by which table, so it takes no keys through
-  ///                `append(k, v, table)` besides
-  /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param v        [batch, tokens, kv_heads, value_dim]
+  /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
   /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
-  ///          std::length_error if the tokens do not fit
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
+  /// Cost:    one copy of k and v
   template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
@@ -17580,15 +17583,16 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append"), counts, threads);
   }
 
-  /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
-  /// and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE)
-  /// cannot be exchanged under a cache unnoticed.
+  /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
+  /// refuses other layouts and tables that rotate otherwise, in `attention` too: a schedule that depends on
+  /// length (dynamic NTK, LongRoPE) cannot change while keys of the old one are stored.
   ///
   /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
   /// \param table  what k rotates by; or a normed_table, which normalises its heads before
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Cost:    one rotation of k and one copy of v
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
@@ -17600,11 +17604,10 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
                                           counts, threads);
   }
 
-  /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
-  /// start again. Attention goes by them and not by the order of appending: `causal` admits keys at positions
-  /// up to the query's, equal ones included, and `window` goes by the difference. Padding, and other
-  /// sequences in the same row, are hidden by a mask only, at every call. (Padding on the right needs none:
-  /// give `counts`.)
+  /// Copies new tokens at positions of the caller's, in any order: prefix reuse, left padding, positions that
+  /// start again. Attention goes by them, not by the order of appending: `causal` admits keys at positions up
+  /// to the query's, equal ones included, and `window` takes the difference. Padding on the left and other
+  /// sequences in the same row are visible unless a mask hides them; for padding on the right give `counts`.
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
   ///     attention<Layout>(q, cache, out, table);
@@ -17618,6 +17621,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
+  /// The same for keys that the cache rotates by these positions.  Throws: as above, and as its `append`
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
@@ -17630,7 +17634,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 
-  /// Keys as they come, raw or rotated, at coordinates: in a cache with axes.
+  /// Copies new tokens to a cache with axes, at these coordinates; keys as in the first `append`.
   ///
   /// Throws:  as above; std::invalid_argument unless there is a row of as many axes for every token
   template <int no_layout = 0, class K, class V, class Threads = this_thread>
@@ -17642,10 +17646,8 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "kv_cache::append", 2);
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "kv_cache::append_at", 2);
 
-  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
-  /// meet every table.
-  ///
-  /// Throws:  std::invalid_argument
+  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
+  /// like this one.  Throws: std::invalid_argument if not
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
     tokens_.template check_table<Layout>("kv_cache", detail::placed(table));
@@ -17659,6 +17661,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
   ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
+  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
     tokens_.template rebase<Layout>("kv_cache", "kv_cache::rebase", detail::placed(from), detail::placed(to));
@@ -17682,7 +17685,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     tokens_.remove("kv_cache::remove", first, count, row);
   }
 
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
   ///
   /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
   void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
@@ -17697,6 +17700,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   ///            the table has exact angles. A schedule that depends on length has another table at another
   ///            length, and is refused with it
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout, rotation_table Table>
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
@@ -17720,8 +17724,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   /// \param rows  any integers, [batch]
   ///
   /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-  /// Cost:    a row that stays where it is costs nothing, and others one copy, or one swap where rows change
-  ///          places
+  /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder("kv_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
@@ -17732,8 +17735,9 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
   detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }
-  /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
+  /// The keys of row b, [1, size(b), kv_heads, head_dim].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
+  /// The values of row b, [1, size(b), kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:
@@ -17829,7 +17833,7 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 template <class T>
 class latent_cache {
  public:
-  using value_type = T;
+  using value_type = T;  // a channel as it is stored
 
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
@@ -17844,11 +17848,15 @@ class latent_cache {
   }
   latent_cache& operator=(latent_cache&&) = default;
 
+  /// Rows of the batch.
   Index batch() const { return tokens_.memory().batch(); }
+  /// Channels of a latent.
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
   /// Tokens that can be stored per row.
   Index capacity() const { return tokens_.memory().slot_count(); }
+  /// Whether the parts are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("latent_cache::size"); }
@@ -17858,8 +17866,9 @@ class latent_cache {
   std::span<const std::int64_t> positions(Index b) const {
     return rows().positions(rows().checked("latent_cache::positions", b));
   }
-  /// As in kv_cache.
+  /// The position that the next token of each row gets, [batch]; valid until the cache changes.
   std::span<const std::int64_t> next_positions() const { return rows().next(); }
+  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
@@ -17875,7 +17884,8 @@ class latent_cache {
   /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
-  ///          the cache rotates its parts; std::length_error if the tokens do not fit
+  ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
+  /// Cost:    one copy of latents and parts
   template <int no_layout = 0, class L, class R, class Threads = this_thread>
   void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
@@ -17892,6 +17902,7 @@ class latent_cache {
   /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
   ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
   ///          std::out_of_range if a position is outside the table
+  /// Cost:    one copy of latents and one rotation of parts
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
             class Threads = this_thread>
   void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
@@ -17914,6 +17925,7 @@ class latent_cache {
     tokens_.store("latent_cache::append_at", rotated_part, latent,
                   detail::position_source(positions, latent.tokens), counts, threads);
   }
+  /// The same for parts that the cache rotates by these positions.  Throws: as above, and as its `append`
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
@@ -17943,6 +17955,7 @@ class latent_cache {
   /// Throws:    std::invalid_argument unless the parts were appended with `from` and this layout, and both
   ///            tables are of rotary_dim, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation; latents keep their bits
+  /// Cost:      one pass over the rotated parts, and a row of cos and sin per position
   template <class Layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
     tokens_.template rebase<Layout>("latent_cache", "latent_cache::rebase",
@@ -17982,10 +17995,11 @@ class latent_cache {
                                    placed("latent_cache::shift", table), row);
   }
 
-  /// As in kv_cache: row `to` becomes what row `from` is, and every row b what row rows[b] was.
+  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
+  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
+  /// Makes every row b what row rows[b] was, as in kv_cache.
   ///
   /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
-  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
   void reorder(const detail::row_list& rows) { tokens_.reorder("latent_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
@@ -17994,10 +18008,11 @@ class latent_cache {
   /// Latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim]; valid while the
   /// cache lives.  Throws: std::invalid_argument if rows differ in size
   head_view<const T> keys() const { return tokens_.keys("latent_cache::keys"); }
-  /// The latents, [batch, size(), 1, latent_dim]: the same memory.
+  /// The latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
   head_view<const T> values() const { return tokens_.values("latent_cache::values"); }
-  /// Those of row b, [1, size(b), 1, ...].  Throws: std::out_of_range
+  /// keys() of row b, [1, size(b), 1, latent_dim + rotary_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const { return tokens_.keys("latent_cache::keys", b); }
+  /// values() of row b, [1, size(b), 1, latent_dim].  Throws: std::out_of_range
   head_view<const T> values(Index b) const { return tokens_.values("latent_cache::values", b); }
 
  private:
@@ -18309,7 +18324,7 @@ inline namespace ROPE_ABI {
 template <class T>
 class ring_cache : public detail::cache_shape<ring_cache<T>> {
  public:
-  using value_type = T;
+  using value_type = T;  // a channel as it is stored
   /// What `positions` shows for a slot whose token was rolled back: after every query.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
 
@@ -18324,7 +18339,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
                 value_dim == 0 ? head_dim : value_dim),
         storage_(storage),
         rows_(batch, policy, memory_.slot_count()) {}
-  /// Of tokens on several axes, which are held with their keys rotated.  Throws: as above
+  /// A cache of tokens with several coordinates, whose keys are stored rotated.  Throws: as above
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
@@ -18337,20 +18352,20 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   ring_cache& operator=(ring_cache&&) = default;
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slot_count(); }
+  /// What it was made with.
   const ring_policy& policy() const { return rows_.policy(); }
+  /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
   /// Tokens held in row b.  Throws: std::out_of_range
   Index size(Index b) const { return rows_.size(rows_.checked(b)); }
-  /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
-  /// and values(b). Valid until the cache changes.
-  ///
-  /// Throws:  std::out_of_range; std::invalid_argument if tokens have coordinates
+  /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
+  /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
+  /// coordinates
   std::span<const std::int64_t> positions(Index b) const {
     if (on_axes()) detail::refuse_positions_on_axes("ring_cache::positions", axes());
     return rows_.positions(rows_.checked(b));
   }
-  /// What attention goes by, for the same slots: which token of the sequence is there.  Throws:
-  /// std::out_of_range
+  /// Which token of the sequence is in each of these slots: attention goes by it.  Throws: std::out_of_range
   std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
   /// Tokens that each row has seen, [batch].
   std::span<const std::int64_t> seen() const { return rows_.seen(); }
@@ -18359,17 +18374,18 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   std::span<const std::int64_t> next_positions() const {
     return on_axes() ? coordinates_.rows().next_positions("ring_cache::next_positions") : rows_.seen();
   }
-  /// As in kv_cache: how many coordinates tokens have, those in the slots of order(b), [slots, axes], and
-  /// those of text to come.
+  /// Coordinates of a token; 0: it has a position.
   Index axes() const { return coordinates_.rows().axes(); }
+  /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     using map = detail::coordinate_map<T>;
     return coordinates_.rows().template of<map>(rows_.checked(b), rows_.used(b));
   }
+  /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
   }
-  /// As in kv_cache.
+  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
   std::span<const Index> query_counts(Index queries) const {
     return rows_.newest().counts("attention", queries);
   }
@@ -18383,13 +18399,14 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
   /// {.window, .sinks})`, and is then appended at once.
   ///
-  /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
-  /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param v        [batch, tokens, kv_heads, value_dim]
+  /// \param counts   as in kv_cache
   /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
+  /// Cost:    one copy of the keys and values that stay
   template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
@@ -18414,6 +18431,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Cost:    as above, with one rotation of the keys that stay
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
@@ -18424,10 +18442,8 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   }
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "ring_cache::append", 2);
 
-  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
-  /// meet every table.
-  ///
-  /// Throws:  std::invalid_argument
+  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
+  /// like this one.  Throws: std::invalid_argument if not
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
     const auto placed = detail::placed(table);
@@ -18452,10 +18468,11 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
     rows_.truncate(those, size);
   }
 
-  /// The rows of a search, copied and in another order, as in kv_cache.  Throws: as there
+  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
   void copy_row(Index from, Index to) {
     detail::copy_row("ring_cache::copy_row", from, to, rows_, memory_, coordinates_);
   }
+  /// Makes every row b what row rows[b] was.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) {
     detail::reorder("ring_cache::reorder", rows, memory_.batch(), rows_, memory_, coordinates_);
   }
@@ -18470,6 +18487,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   detail::stored_view<const T> keys(Index b) const {
     return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
+  /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const {
     return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
@@ -20595,7 +20613,7 @@ inline namespace ROPE_ABI {
 template <class T>
 class page_view {
  public:
-  using value_type = std::remove_const_t<T>;
+  using value_type = std::remove_const_t<T>;  // a channel as it is stored
 
   /// The pages of a pool, in any order of axes.
   struct pool {
@@ -20625,20 +20643,30 @@ class page_view {
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
 
+  /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
   const detail::stored_view<T>& keys() const { return memory_.keys; }
+  /// The values of the pool, [pages, page_size, kv_heads, value_dim].
   const detail::stored_view<T>& values() const { return memory_.values; }
+  /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
+  /// Number of sequences.
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
+  /// Tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The same holds below
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// The page that holds token t of a sequence, and its place in it.
+  /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
+  /// The place of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
+  /// Entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
+  /// The page of every block, [sequences, blocks].
   const detail::block_table& blocks() const { return blocks_; }
 
-  /// The tokens of every sequence are in pages of the pool.
+  /// Checks that the tokens of every sequence are in pages of the pool.
+  ///
+  /// \param function  the name that errors begin with
   ///
   /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
   ///          block that holds tokens names a page beyond the pool
@@ -21129,6 +21157,7 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
 ///            tokens than its length, offsets do not fit, or a page that is written stands in the table
 ///            twice: a shared prefix is not written to; std::out_of_range if a block that holds tokens names
 ///            a page beyond the pool; the pages are then unchanged
+/// Cost:      one copy of the new keys and values, and a look at every block that holds tokens
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
@@ -21155,6 +21184,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
 ///
 /// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
 ///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
+/// Cost:    as above, with one rotation of k
 template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
@@ -21269,6 +21299,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 /// Throws:    std::invalid_argument if the window of the table exceeds the head, or its angles are not exact
 ///            (source() is not a range of positions); the keys are then unchanged
 /// Accuracy:  that of one more rotation
+/// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
@@ -21285,7 +21316,9 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
 ///
 ///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
 struct tokens_in_pages {
-  Index sequence, first, count;
+  Index sequence;  // in [0, sequences())
+  Index first;     // the first token, which is at this position
+  Index count;     // tokens
 };
 
 /// The same for tokens of a sequence in pages, where blocks before them were taken out of the table.
@@ -21330,6 +21363,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
 /// Throws:    std::invalid_argument if the window of a table exceeds the head, or the tables are not of the
 ///            same pairs and place, over ranges of positions, with exact angles; the keys are then unchanged
 /// Accuracy:  that of one more rotation
+/// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
           rotation_table To>
 void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {

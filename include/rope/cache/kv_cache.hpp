@@ -45,7 +45,7 @@ inline namespace ROPE_ABI {
 template <class T>
 class kv_cache : public detail::cache_shape<kv_cache<T>> {
  public:
-  using value_type = T;
+  using value_type = T;  // a channel as it is stored
 
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
@@ -55,7 +55,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
                 storage) {}
 
-  /// The same with axes.  Throws: as above
+  /// A cache of tokens with several coordinates.  Throws: as above
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
@@ -67,6 +67,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   kv_cache& operator=(kv_cache&&) = default;
   /// Tokens that can be stored per row.
   Index capacity() const { return memory().slot_count(); }
+  /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("kv_cache::size"); }
@@ -90,14 +91,14 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   }
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
-  /// Those of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
+  /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
   }
-  /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
+  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
-  /// Those of `tokens` tokens of text behind each row, [batch * tokens, axes]: of a table that appends them.
+  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
@@ -113,15 +114,14 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
 
   /// Copies new tokens behind the stored ones.
   ///
-  /// \param k       [batch, tokens, kv_heads, head_dim]; for raw storage not rotated, else already rotated if
-  ///                the model rotates keys: the cache cannot know by which table, so it takes no keys through
-  ///                `append(k, v, table)` besides
-  /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param v        [batch, tokens, kv_heads, value_dim]
+  /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
   /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
-  ///          std::length_error if the tokens do not fit
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
+  /// Cost:    one copy of k and v
   template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
@@ -130,15 +130,16 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append"), counts, threads);
   }
 
-  /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
-  /// and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE)
-  /// cannot be exchanged under a cache unnoticed.
+  /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
+  /// refuses other layouts and tables that rotate otherwise, in `attention` too: a schedule that depends on
+  /// length (dynamic NTK, LongRoPE) cannot change while keys of the old one are stored.
   ///
   /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
   /// \param table  what k rotates by; or a normed_table, which normalises its heads before
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Cost:    one rotation of k and one copy of v
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
@@ -150,11 +151,10 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
                                           counts, threads);
   }
 
-  /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
-  /// start again. Attention goes by them and not by the order of appending: `causal` admits keys at positions
-  /// up to the query's, equal ones included, and `window` goes by the difference. Padding, and other
-  /// sequences in the same row, are hidden by a mask only, at every call. (Padding on the right needs none:
-  /// give `counts`.)
+  /// Copies new tokens at positions of the caller's, in any order: prefix reuse, left padding, positions that
+  /// start again. Attention goes by them, not by the order of appending: `causal` admits keys at positions up
+  /// to the query's, equal ones included, and `window` takes the difference. Padding on the left and other
+  /// sequences in the same row are visible unless a mask hides them; for padding on the right give `counts`.
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
   ///     attention<Layout>(q, cache, out, table);
@@ -168,6 +168,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
+  /// The same for keys that the cache rotates by these positions.  Throws: as above, and as its `append`
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
@@ -180,7 +181,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 
-  /// Keys as they come, raw or rotated, at coordinates: in a cache with axes.
+  /// Copies new tokens to a cache with axes, at these coordinates; keys as in the first `append`.
   ///
   /// Throws:  as above; std::invalid_argument unless there is a row of as many axes for every token
   template <int no_layout = 0, class K, class V, class Threads = this_thread>
@@ -192,10 +193,8 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "kv_cache::append", 2);
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "kv_cache::append_at", 2);
 
-  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
-  /// meet every table.
-  ///
-  /// Throws:  std::invalid_argument
+  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
+  /// like this one.  Throws: std::invalid_argument if not
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
     tokens_.template check_table<Layout>("kv_cache", detail::placed(table));
@@ -209,6 +208,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
   ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
+  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
     tokens_.template rebase<Layout>("kv_cache", "kv_cache::rebase", detail::placed(from), detail::placed(to));
@@ -232,7 +232,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     tokens_.remove("kv_cache::remove", first, count, row);
   }
 
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
   ///
   /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
   void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
@@ -247,6 +247,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   ///            the table has exact angles. A schedule that depends on length has another table at another
   ///            length, and is refused with it
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout, rotation_table Table>
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
@@ -270,8 +271,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   /// \param rows  any integers, [batch]
   ///
   /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-  /// Cost:    a row that stays where it is costs nothing, and others one copy, or one swap where rows change
-  ///          places
+  /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder("kv_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
@@ -282,8 +282,9 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
   detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }
-  /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
+  /// The keys of row b, [1, size(b), kv_heads, head_dim].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
+  /// The values of row b, [1, size(b), kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:

@@ -91,7 +91,7 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 template <class T>
 class latent_cache {
  public:
-  using value_type = T;
+  using value_type = T;  // a channel as it is stored
 
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
@@ -106,11 +106,15 @@ class latent_cache {
   }
   latent_cache& operator=(latent_cache&&) = default;
 
+  /// Rows of the batch.
   Index batch() const { return tokens_.memory().batch(); }
+  /// Channels of a latent.
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
   /// Tokens that can be stored per row.
   Index capacity() const { return tokens_.memory().slot_count(); }
+  /// Whether the parts are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("latent_cache::size"); }
@@ -120,8 +124,9 @@ class latent_cache {
   std::span<const std::int64_t> positions(Index b) const {
     return rows().positions(rows().checked("latent_cache::positions", b));
   }
-  /// As in kv_cache.
+  /// The position that the next token of each row gets, [batch]; valid until the cache changes.
   std::span<const std::int64_t> next_positions() const { return rows().next(); }
+  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
@@ -137,7 +142,8 @@ class latent_cache {
   /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
-  ///          the cache rotates its parts; std::length_error if the tokens do not fit
+  ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
+  /// Cost:    one copy of latents and parts
   template <int no_layout = 0, class L, class R, class Threads = this_thread>
   void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
@@ -154,6 +160,7 @@ class latent_cache {
   /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
   ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
   ///          std::out_of_range if a position is outside the table
+  /// Cost:    one copy of latents and one rotation of parts
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
             class Threads = this_thread>
   void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
@@ -176,6 +183,7 @@ class latent_cache {
     tokens_.store("latent_cache::append_at", rotated_part, latent,
                   detail::position_source(positions, latent.tokens), counts, threads);
   }
+  /// The same for parts that the cache rotates by these positions.  Throws: as above, and as its `append`
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
@@ -205,6 +213,7 @@ class latent_cache {
   /// Throws:    std::invalid_argument unless the parts were appended with `from` and this layout, and both
   ///            tables are of rotary_dim, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation; latents keep their bits
+  /// Cost:      one pass over the rotated parts, and a row of cos and sin per position
   template <class Layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
     tokens_.template rebase<Layout>("latent_cache", "latent_cache::rebase",
@@ -244,10 +253,11 @@ class latent_cache {
                                    placed("latent_cache::shift", table), row);
   }
 
-  /// As in kv_cache: row `to` becomes what row `from` is, and every row b what row rows[b] was.
+  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
+  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
+  /// Makes every row b what row rows[b] was, as in kv_cache.
   ///
   /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
-  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
   void reorder(const detail::row_list& rows) { tokens_.reorder("latent_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
@@ -256,10 +266,11 @@ class latent_cache {
   /// Latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim]; valid while the
   /// cache lives.  Throws: std::invalid_argument if rows differ in size
   head_view<const T> keys() const { return tokens_.keys("latent_cache::keys"); }
-  /// The latents, [batch, size(), 1, latent_dim]: the same memory.
+  /// The latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
   head_view<const T> values() const { return tokens_.values("latent_cache::values"); }
-  /// Those of row b, [1, size(b), 1, ...].  Throws: std::out_of_range
+  /// keys() of row b, [1, size(b), 1, latent_dim + rotary_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const { return tokens_.keys("latent_cache::keys", b); }
+  /// values() of row b, [1, size(b), 1, latent_dim].  Throws: std::out_of_range
   head_view<const T> values(Index b) const { return tokens_.values("latent_cache::values", b); }
 
  private:

@@ -38,7 +38,7 @@ inline namespace ROPE_ABI {
 template <class T>
 class page_view {
  public:
-  using value_type = std::remove_const_t<T>;
+  using value_type = std::remove_const_t<T>;  // a channel as it is stored
 
   /// The pages of a pool, in any order of axes.
   struct pool {
@@ -68,20 +68,30 @@ class page_view {
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
 
+  /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
   const detail::stored_view<T>& keys() const { return memory_.keys; }
+  /// The values of the pool, [pages, page_size, kv_heads, value_dim].
   const detail::stored_view<T>& values() const { return memory_.values; }
+  /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
+  /// Number of sequences.
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
+  /// Tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The same holds below
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// The page that holds token t of a sequence, and its place in it.
+  /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
+  /// The place of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
+  /// Entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
+  /// The page of every block, [sequences, blocks].
   const detail::block_table& blocks() const { return blocks_; }
 
-  /// The tokens of every sequence are in pages of the pool.
+  /// Checks that the tokens of every sequence are in pages of the pool.
+  ///
+  /// \param function  the name that errors begin with
   ///
   /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
   ///          block that holds tokens names a page beyond the pool

@@ -93,6 +93,7 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
 ///            tokens than its length, offsets do not fit, or a page that is written stands in the table
 ///            twice: a shared prefix is not written to; std::out_of_range if a block that holds tokens names
 ///            a page beyond the pool; the pages are then unchanged
+/// Cost:      one copy of the new keys and values, and a look at every block that holds tokens
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
@@ -119,6 +120,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
 ///
 /// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
 ///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
+/// Cost:    as above, with one rotation of k
 template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,

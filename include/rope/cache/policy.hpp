@@ -43,6 +43,7 @@ struct ring_policy {
   Index window = 0;
   /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
   Index chunk = 1;
+  /// Which position a key is rotated by.
   ring_positions positions = ring_positions::sequence;
 };
 
@@ -106,7 +107,7 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
 struct token_axes {
-  Index count;
+  Index count;  // at least 1
 
   /// Throws:  std::invalid_argument unless there is an axis
   explicit token_axes(Index axes) : count(axes) {
@@ -119,8 +120,8 @@ struct token_axes {
 ///
 ///     cache.truncate(5, batch_row{2});
 struct batch_row {
-  Index index;
-  /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
+  Index index;  // in [0, batch)
+  /// Whether every row is meant; index is then not read. No index means every row, so a wrong one is refused.
   bool every = false;
 };
 /// Every row of a batch.

@@ -53,7 +53,7 @@ inline namespace ROPE_ABI {
 template <class T>
 class ring_cache : public detail::cache_shape<ring_cache<T>> {
  public:
-  using value_type = T;
+  using value_type = T;  // a channel as it is stored
   /// What `positions` shows for a slot whose token was rolled back: after every query.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
 
@@ -68,7 +68,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
                 value_dim == 0 ? head_dim : value_dim),
         storage_(storage),
         rows_(batch, policy, memory_.slot_count()) {}
-  /// Of tokens on several axes, which are held with their keys rotated.  Throws: as above
+  /// A cache of tokens with several coordinates, whose keys are stored rotated.  Throws: as above
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
@@ -81,20 +81,20 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   ring_cache& operator=(ring_cache&&) = default;
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slot_count(); }
+  /// What it was made with.
   const ring_policy& policy() const { return rows_.policy(); }
+  /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
   /// Tokens held in row b.  Throws: std::out_of_range
   Index size(Index b) const { return rows_.size(rows_.checked(b)); }
-  /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
-  /// and values(b). Valid until the cache changes.
-  ///
-  /// Throws:  std::out_of_range; std::invalid_argument if tokens have coordinates
+  /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
+  /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
+  /// coordinates
   std::span<const std::int64_t> positions(Index b) const {
     if (on_axes()) detail::refuse_positions_on_axes("ring_cache::positions", axes());
     return rows_.positions(rows_.checked(b));
   }
-  /// What attention goes by, for the same slots: which token of the sequence is there.  Throws:
-  /// std::out_of_range
+  /// Which token of the sequence is in each of these slots: attention goes by it.  Throws: std::out_of_range
   std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
   /// Tokens that each row has seen, [batch].
   std::span<const std::int64_t> seen() const { return rows_.seen(); }
@@ -103,17 +103,18 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   std::span<const std::int64_t> next_positions() const {
     return on_axes() ? coordinates_.rows().next_positions("ring_cache::next_positions") : rows_.seen();
   }
-  /// As in kv_cache: how many coordinates tokens have, those in the slots of order(b), [slots, axes], and
-  /// those of text to come.
+  /// Coordinates of a token; 0: it has a position.
   Index axes() const { return coordinates_.rows().axes(); }
+  /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     using map = detail::coordinate_map<T>;
     return coordinates_.rows().template of<map>(rows_.checked(b), rows_.used(b));
   }
+  /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
   }
-  /// As in kv_cache.
+  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
   std::span<const Index> query_counts(Index queries) const {
     return rows_.newest().counts("attention", queries);
   }
@@ -127,13 +128,14 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
   /// {.window, .sinks})`, and is then appended at once.
   ///
-  /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
-  /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param v        [batch, tokens, kv_heads, value_dim]
+  /// \param counts   as in kv_cache
   /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
+  /// Cost:    one copy of the keys and values that stay
   template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
@@ -158,6 +160,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Cost:    as above, with one rotation of the keys that stay
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
@@ -168,10 +171,8 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   }
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "ring_cache::append", 2);
 
-  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
-  /// meet every table.
-  ///
-  /// Throws:  std::invalid_argument
+  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
+  /// like this one.  Throws: std::invalid_argument if not
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
     const auto placed = detail::placed(table);
@@ -196,10 +197,11 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
     rows_.truncate(those, size);
   }
 
-  /// The rows of a search, copied and in another order, as in kv_cache.  Throws: as there
+  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
   void copy_row(Index from, Index to) {
     detail::copy_row("ring_cache::copy_row", from, to, rows_, memory_, coordinates_);
   }
+  /// Makes every row b what row rows[b] was.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) {
     detail::reorder("ring_cache::reorder", rows, memory_.batch(), rows_, memory_, coordinates_);
   }
@@ -214,6 +216,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   detail::stored_view<const T> keys(Index b) const {
     return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
+  /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const {
     return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }

@@ -44,14 +44,16 @@ class token_coordinates {
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
       : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
 
+  /// Tokens, or batch * tokens.
   Index rows() const { return coordinates_.rows(); }
+  /// Coordinates of a token.
   Index axes() const { return coordinates_.cols(); }
-  /// [rows, axes]; valid while this object lives.
+  /// All coordinates, [rows, axes]; valid while this object lives.
   template <class Map = number_array<double>::const_map_type>
   Map coordinates() const {
     return Map(coordinates_.data(), rows(), axes());
   }
-  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
 
  private:

@@ -97,6 +97,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 /// Throws:    std::invalid_argument if the window of the table exceeds the head, or its angles are not exact
 ///            (source() is not a range of positions); the keys are then unchanged
 /// Accuracy:  that of one more rotation
+/// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
@@ -113,7 +114,9 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
 ///
 ///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
 struct tokens_in_pages {
-  Index sequence, first, count;
+  Index sequence;  // in [0, sequences())
+  Index first;     // the first token, which is at this position
+  Index count;     // tokens
 };
 
 /// The same for tokens of a sequence in pages, where blocks before them were taken out of the table.
@@ -158,6 +161,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
 /// Throws:    std::invalid_argument if the window of a table exceeds the head, or the tables are not of the
 ///            same pairs and place, over ranges of positions, with exact angles; the keys are then unchanged
 /// Accuracy:  that of one more rotation
+/// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
           rotation_table To>
 void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
