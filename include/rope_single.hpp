@@ -14310,10 +14310,15 @@ inline namespace ROPE_ABI {
 /// \tparam T  float or double, const where it is only read
 template <class T>
 struct projection {
+  /// float or double.
   using scalar = std::remove_const_t<T>;
+  /// Row-major [rows, columns].
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  /// One row.
   using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
+  /// A weight in the caller's memory.
   using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  /// A bias, or the weight of a norm, in the caller's memory.
   using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
 
   /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
@@ -14322,8 +14327,12 @@ struct projection {
   /// b [out_features], or empty.
   bias_map bias{nullptr, 0};
 
+  /// No weight and no bias.
   projection() = default;
+  /// Without a bias.
   projection(weight_map w) : weight(w) {}
+  /// \param w  [out_features, in_features]
+  /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or null
@@ -14342,16 +14351,19 @@ struct projection {
 ///            them
 template <class T>
 struct multi_head_parameters {
-  using norm_map = typename projection<T>::bias_map;
+  using norm_map = typename projection<T>::bias_map;  // [head_dim], or empty
 
   projection<T> q = {};  // [heads * head_dim, model_dim]
   projection<T> k = {};  // [kv_heads * head_dim, context_dim]
   projection<T> v = {};  // [kv_heads * value_dim, context_dim]
   projection<T> o = {};  // [out_dim, heads * value_dim]
-  /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
-  norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
+  /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation.
+  norm_map q_norm{nullptr, 0};
+  /// [head_dim], or empty: the same of every key head.
+  norm_map k_norm{nullptr, 0};
 };
 
+/// The weights of a block; float or double, read-only.
 template <class T>
 using multi_head_weights = multi_head_parameters<const T>;
 
@@ -14367,6 +14379,7 @@ struct multi_head_options {
   double norm_epsilon = 1e-6;
   /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
   double norm_offset = 0;
+  /// How queries attend to keys, in every call; lists, a bias and a mask have the extents of the call.
   attention_options attention = {};
 };
 
@@ -14375,7 +14388,13 @@ struct multi_head_options {
 ///     const multi_head_shape& shape = block.shape();
 ///     kv_cache<float> cache(batch, capacity, shape.kv_heads, shape.head_dim, shape.value_dim);
 struct multi_head_shape {
-  Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
+  Index model_dim;    // channels of a token
+  Index context_dim;  // channels of a token of the context; in self-attention equal to model_dim
+  Index out_dim;      // channels of a token of the output
+  Index heads;        // query heads
+  Index kv_heads;     // heads of keys and values
+  Index head_dim;     // channels of a query or key head
+  Index value_dim;    // channels of a value head
 };
 
 namespace detail {
@@ -19686,16 +19705,21 @@ inline namespace ROPE_ABI {
 template <class T>
 class projected_context {
  public:
+  /// Rows of the batch.
   Index batch() const { return batch_; }
   /// Tokens per row of the batch.
   Index tokens() const { return tokens_; }
+  /// Heads of keys and values.
   Index kv_heads() const { return kv_heads_; }
+  /// Channels of a key head.
   Index head_dim() const { return head_dim_; }
+  /// Channels of a value head.
   Index value_dim() const { return value_dim_; }
 
-  /// [batch, tokens, kv_heads, head_dim], rotated if they rotate; valid while this lives.
+  /// The keys, [batch, tokens, kv_heads, head_dim], rotated where project_context was given a table; valid
+  /// while this lives.
   head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
-  /// [batch, tokens, kv_heads, value_dim]
+  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this lives.
   head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
 
  private:
@@ -19762,7 +19786,7 @@ class projected_context {
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Memory for it, each empty: not told.
+/// Where a block writes what it tells besides its output; what is left empty is not told.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
 ///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
@@ -19826,7 +19850,9 @@ class multi_head_attention {
                 "multi_head_attention: T is float or double; a cache may store half or bfloat16");
 
  public:
+  /// Tokens that are read: row-major [batch * tokens, dim], a matrix, map or block of Eigen.
   using tokens = detail::token_ref<T>;
+  /// Tokens that are written.
   using writable_tokens = detail::writable_token_ref<T>;
 
   /// Throws:  std::invalid_argument if the weights do not fit each other or the options
@@ -19843,8 +19869,11 @@ class multi_head_attention {
     detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
   }
 
+  /// The weights it was made with.
   const multi_head_weights<T>& weights() const { return weights_; }
+  /// The options it was made with, or that `reporting` put in their place.
   const multi_head_options& options() const { return options_; }
+  /// The sizes that follow from weights and options.
   const multi_head_shape& shape() const { return shape_; }
 
   /// Self-attention without rotation.
@@ -19892,6 +19921,8 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
+  /// The same with rotation: of the queries, and of the keys before they are stored or, raw ones, while they
+  /// are read.  Throws: as above
   template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
@@ -19919,15 +19950,21 @@ class multi_head_attention {
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
   /// \param out      [batch * queries, out_dim]
+  ///
+  /// Throws:  std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
     run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
   }
 
-  /// Cross-attention with rotation: queries and keys have positions of their own.
+  /// Cross-attention with rotation.
   ///
-  /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
+  /// \param query_positions  of the tokens of x, as in `rotate`
+  /// \param key_positions    of the tokens of the context, as in `rotate`
+  ///
+  /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
+  ///          one of the two has segments, or not the same number
   template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
@@ -19941,13 +19978,17 @@ class multi_head_attention {
   ///
   /// \param context  [batch * keys, context_dim]
   ///
-  /// Throws:  std::invalid_argument, std::out_of_range as above
+  /// Throws:  std::invalid_argument if shapes disagree
   template <parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch,
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
+  /// The same with rotated keys.
+  ///
   /// \param positions  of the keys, as in `rotate`
+  ///
+  /// Throws:  as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
@@ -19972,6 +20013,7 @@ class multi_head_attention {
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
                            detail::block_without_rotation{}, threads);
   }
+  /// The same with rotated queries.  Throws: as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
@@ -20200,13 +20242,14 @@ inline namespace ROPE_ABI {
 ///     multi_head_attention_gradient(block, x, batch, d_out, gradients);
 template <class T>
 struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;
+  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
 
   /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
   /// cross-attention through the queries.
   token_map x{nullptr, 0, 0};
   /// By the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
+  /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
   /// By learned sink logits and a bias among the attention options; not with more than one segment.
   option_gradients options = {};
@@ -20389,14 +20432,12 @@ class block_gradient {
 /// \param d_out      [batch * tokens, out_dim]
 /// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
 ///                   out
-///
 /// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
 /// Cost:      about three times the forward pass; scratch as for it, and again for the gradients with respect
-///            to heads (base/scratch.hpp).
-///            Every step runs on all threads
+///            to heads (base/scratch.hpp)
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -20410,6 +20451,8 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.forward(x, batch, out, table, positions)`.
+///
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
 template <class T, class Layout, rotation_table Table, class P = std::int64_t,
           parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -20425,6 +20468,8 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.cross(x, context, batch, out)`.
+///
+/// Throws:  as above
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<detail::token_ref<T>>& x,
@@ -20438,6 +20483,8 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+///
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
 template <class T, class Layout, rotation_table Table, class PQ, class PK,
           parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,

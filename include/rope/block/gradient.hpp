@@ -34,13 +34,14 @@ inline namespace ROPE_ABI {
 ///     multi_head_attention_gradient(block, x, batch, d_out, gradients);
 template <class T>
 struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;
+  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
 
   /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
   /// cross-attention through the queries.
   token_map x{nullptr, 0, 0};
   /// By the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
+  /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
   /// By learned sink logits and a bias among the attention options; not with more than one segment.
   option_gradients options = {};
@@ -223,14 +224,12 @@ class block_gradient {
 /// \param d_out      [batch * tokens, out_dim]
 /// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
 ///                   out
-///
 /// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
 /// Cost:      about three times the forward pass; scratch as for it, and again for the gradients with respect
-///            to heads (base/scratch.hpp).
-///            Every step runs on all threads
+///            to heads (base/scratch.hpp)
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -244,6 +243,8 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.forward(x, batch, out, table, positions)`.
+///
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
 template <class T, class Layout, rotation_table Table, class P = std::int64_t,
           parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -259,6 +260,8 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.cross(x, context, batch, out)`.
+///
+/// Throws:  as above
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<detail::token_ref<T>>& x,
@@ -272,6 +275,8 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+///
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
 template <class T, class Layout, rotation_table Table, class PQ, class PK,
           parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,

@@ -64,7 +64,9 @@ class multi_head_attention {
                 "multi_head_attention: T is float or double; a cache may store half or bfloat16");
 
  public:
+  /// Tokens that are read: row-major [batch * tokens, dim], a matrix, map or block of Eigen.
   using tokens = detail::token_ref<T>;
+  /// Tokens that are written.
   using writable_tokens = detail::writable_token_ref<T>;
 
   /// Throws:  std::invalid_argument if the weights do not fit each other or the options
@@ -81,8 +83,11 @@ class multi_head_attention {
     detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
   }
 
+  /// The weights it was made with.
   const multi_head_weights<T>& weights() const { return weights_; }
+  /// The options it was made with, or that `reporting` put in their place.
   const multi_head_options& options() const { return options_; }
+  /// The sizes that follow from weights and options.
   const multi_head_shape& shape() const { return shape_; }
 
   /// Self-attention without rotation.
@@ -130,6 +135,8 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
+  /// The same with rotation: of the queries, and of the keys before they are stored or, raw ones, while they
+  /// are read.  Throws: as above
   template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
@@ -157,15 +164,21 @@ class multi_head_attention {
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
   /// \param out      [batch * queries, out_dim]
+  ///
+  /// Throws:  std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
     run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
   }
 
-  /// Cross-attention with rotation: queries and keys have positions of their own.
+  /// Cross-attention with rotation.
   ///
-  /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
+  /// \param query_positions  of the tokens of x, as in `rotate`
+  /// \param key_positions    of the tokens of the context, as in `rotate`
+  ///
+  /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
+  ///          one of the two has segments, or not the same number
   template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
@@ -179,13 +192,17 @@ class multi_head_attention {
   ///
   /// \param context  [batch * keys, context_dim]
   ///
-  /// Throws:  std::invalid_argument, std::out_of_range as above
+  /// Throws:  std::invalid_argument if shapes disagree
   template <parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch,
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
+  /// The same with rotated keys.
+  ///
   /// \param positions  of the keys, as in `rotate`
+  ///
+  /// Throws:  as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
@@ -210,6 +227,7 @@ class multi_head_attention {
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
                            detail::block_without_rotation{}, threads);
   }
+  /// The same with rotated queries.  Throws: as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {

@@ -30,16 +30,21 @@ inline namespace ROPE_ABI {
 template <class T>
 class projected_context {
  public:
+  /// Rows of the batch.
   Index batch() const { return batch_; }
   /// Tokens per row of the batch.
   Index tokens() const { return tokens_; }
+  /// Heads of keys and values.
   Index kv_heads() const { return kv_heads_; }
+  /// Channels of a key head.
   Index head_dim() const { return head_dim_; }
+  /// Channels of a value head.
   Index value_dim() const { return value_dim_; }
 
-  /// [batch, tokens, kv_heads, head_dim], rotated if they rotate; valid while this lives.
+  /// The keys, [batch, tokens, kv_heads, head_dim], rotated where project_context was given a table; valid
+  /// while this lives.
   head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
-  /// [batch, tokens, kv_heads, value_dim]
+  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this lives.
   head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
 
  private:

@@ -11,7 +11,7 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Memory for it, each empty: not told.
+/// Where a block writes what it tells besides its output; what is left empty is not told.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
 ///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);

@@ -22,10 +22,15 @@ inline namespace ROPE_ABI {
 /// \tparam T  float or double, const where it is only read
 template <class T>
 struct projection {
+  /// float or double.
   using scalar = std::remove_const_t<T>;
+  /// Row-major [rows, columns].
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  /// One row.
   using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
+  /// A weight in the caller's memory.
   using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  /// A bias, or the weight of a norm, in the caller's memory.
   using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
 
   /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
@@ -34,8 +39,12 @@ struct projection {
   /// b [out_features], or empty.
   bias_map bias{nullptr, 0};
 
+  /// No weight and no bias.
   projection() = default;
+  /// Without a bias.
   projection(weight_map w) : weight(w) {}
+  /// \param w  [out_features, in_features]
+  /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or null
@@ -54,16 +63,19 @@ struct projection {
 ///            them
 template <class T>
 struct multi_head_parameters {
-  using norm_map = typename projection<T>::bias_map;
+  using norm_map = typename projection<T>::bias_map;  // [head_dim], or empty
 
   projection<T> q = {};  // [heads * head_dim, model_dim]
   projection<T> k = {};  // [kv_heads * head_dim, context_dim]
   projection<T> v = {};  // [kv_heads * value_dim, context_dim]
   projection<T> o = {};  // [out_dim, heads * value_dim]
-  /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
-  norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
+  /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation.
+  norm_map q_norm{nullptr, 0};
+  /// [head_dim], or empty: the same of every key head.
+  norm_map k_norm{nullptr, 0};
 };
 
+/// The weights of a block; float or double, read-only.
 template <class T>
 using multi_head_weights = multi_head_parameters<const T>;
 
@@ -79,6 +91,7 @@ struct multi_head_options {
   double norm_epsilon = 1e-6;
   /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
   double norm_offset = 0;
+  /// How queries attend to keys, in every call; lists, a bias and a mask have the extents of the call.
   attention_options attention = {};
 };
 
@@ -87,7 +100,13 @@ struct multi_head_options {
 ///     const multi_head_shape& shape = block.shape();
 ///     kv_cache<float> cache(batch, capacity, shape.kv_heads, shape.head_dim, shape.value_dim);
 struct multi_head_shape {
-  Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
+  Index model_dim;    // channels of a token
+  Index context_dim;  // channels of a token of the context; in self-attention equal to model_dim
+  Index out_dim;      // channels of a token of the output
+  Index heads;        // query heads
+  Index kv_heads;     // heads of keys and values
+  Index head_dim;     // channels of a query or key head
+  Index value_dim;    // channels of a value head
 };
 
 namespace detail {
