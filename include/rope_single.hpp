@@ -22862,8 +22862,8 @@ inline namespace ROPE_ABI {
 ///     for (const named_number& number : group.numbers)
 ///       std::cout << number.name << " = " << number.value << ", ";
 struct named_number {
-  std::string name;
-  double value;
+  std::string name;  // such as "factor"
+  double value;      // of the number
 };
 
 /// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
@@ -22876,8 +22876,10 @@ struct named_number {
 ///
 /// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
 struct indexer_rotation {
-  layout_kind layout;  // need not be that of attention
-  Index head_dim, first_channel, rotary_dim;
+  layout_kind layout;   // need not be that of attention
+  Index head_dim;       // channels of a head of the indexer
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) turn
+  Index rotary_dim;     // channels that turn
 };
 
 /// The layers of a model that rotate alike: one frequency table serves them all.
@@ -22888,11 +22890,11 @@ struct indexer_rotation {
 ///     rotate<Layout>(view, table.at_channel(group.first_channel));
 struct layer_group {
   std::string
-      layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;  // of the weights the description came with
-  Index head_dim;
-  Index first_channel;
-  rope::frequencies frequencies;
+      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;   // of the weights the description came with
+  Index head_dim;       // channels of a query or key head
+  Index first_channel;  // the first channel that turns
+  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
   double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
   double scale = 0;                        // of q . k before the softmax: attention_options::scale
   double softcap = 0;                      // attention_options::softcap; 0: off
@@ -22906,6 +22908,7 @@ struct layer_group {
   double base;                             // before the rule
   std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
 
+  /// Channels that turn.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
 
   /// The number of that name, or `otherwise`.
@@ -23081,11 +23084,13 @@ inline namespace ROPE_ABI {
 ///
 /// Throws:  as its rule does
 struct query_scaling {
+  /// The rule, or none.
   std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
 
   /// Whether there is no rule.
   bool is_one() const { return rule.index() == 0; }
 
+  /// The factor of a query at `position`.  Throws: as the rule
   double operator()(std::int64_t position) const {
     if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
     if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);
@@ -23122,7 +23127,8 @@ enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 struct model_facts {
   std::string source = {};                          // "Hugging Face" or "GGUF"
   std::string architecture = {};                    // model_type or general.architecture
-  Index query_heads = 0, key_heads = 0;             // 0: unknown
+  Index query_heads = 0;                            // of a layer; 0: unknown
+  Index key_heads = 0;                              // of a layer; 0: unknown
   double max_position = 0;                          // longest context the model declares; 0: unknown
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
@@ -23175,6 +23181,7 @@ class model_rope : public model_facts {
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
+  /// The groups of layers that rotate alike; at least one.
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
@@ -23184,9 +23191,9 @@ class model_rope : public model_facts {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
   }
-  /// In increasing order.
+  /// The layers that do not rotate, in increasing order.
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
-  /// It is not known how these rotate. In increasing order.
+  /// The layers of which it is not known how they rotate, in increasing order.
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
@@ -23808,12 +23815,16 @@ enum class pair_change {
 ///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
 struct pair_census {
   std::vector<pair_change> changes = {};  // [pairs]
-  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
-  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0,
-         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
+  Index kept = 0;                         // how many pairs are kept
+  Index blended = 0;                      // how many are blended
+  Index interpolated = 0;                 // how many are interpolated
+  Index stopped = 0;                      // how many are stopped
+  double largest_divisor = 1;             // original speed over speed, of the pairs that turn
+  double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
+  double longest_wavelength = 0;          // the same
 };
 
+/// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
 template <class Census = pair_census>
 Census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
@@ -26233,14 +26244,19 @@ struct gguf_options {
   std::optional<layout_kind> layout = {};
 };
 
-/// What an absent key means is what llama.cpp takes: no rope.scaling.type is linear, no factor or a factor of
-/// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
-/// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare_models() shows
-/// by how much.
+/// Reads the rotary embedding of a model from the metadata of its GGUF file.
+///
+/// An absent key means what it means to llama.cpp: without rope.scaling.type the rule is linear, a factor
+/// that is absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN
+/// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
+/// compare_models() shows by how much.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
-/// Throws:  std::invalid_argument naming the key or tensor
+/// \param lookup   reads the file
+/// \param options  what the file does not say
+///
+/// Throws:  std::invalid_argument, whose message names the key or tensor
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
@@ -28994,19 +29010,21 @@ struct hugging_face_options {
   std::optional<layout_kind> layout = {};
 };
 
-/// Reads both forms of the file: `rope_scaling` beside `rope_theta`, and `rope_parameters`, also with one
-/// dictionary per layer type. Of a multimodal model it reads `text_config`.
+/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
+/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a multimodal model it
+/// reads `text_config`.
 ///
-/// The layout is that of the weights Hugging Face distributes for the architecture. What an absent key means
-/// is what the configuration class of transformers fills in; each such assumption is in the warnings, and so
-/// is every key of the rope dictionary that has no effect.
+/// The layout is that of the weights Hugging Face distributes for the architecture. An absent key has the
+/// value that the configuration class of transformers fills in; each such assumption is in the warnings, and
+/// so is every key of the rope dictionary that has no effect.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
-/// \param config  the file, as a JSON value; parsing is the caller's
+/// \param config   the file, as a JSON value that the caller has parsed
+/// \param options  what the file does not say
 ///
-/// Throws:  std::invalid_argument naming the key: a required key that is missing, a value of the wrong type
-///          or outside its range, an unknown rope type, an architecture whose layout is not known
+/// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
+///          wrong type or is out of range, or the rope type or the layout of the architecture is not known
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
@@ -29069,7 +29087,7 @@ class model_tables {
     build([count](const frequencies& f) { return frequency_table<S>(f, count); });
   }
 
-  /// Positions first .. last - 1 in every table.
+  /// Positions first .. last - 1 in every table.  Throws: as above
   template <std::integral First, std::integral Last>
   model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
     build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
@@ -29269,7 +29287,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param sink_logits  [q.heads], where the model has them in its weights (gpt-oss); else empty
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
-/// Returns attention_of_layer with these sink_logits, which have to live as long.
+/// \return  attention_of_layer(layer) with these sink_logits, which must outlive what is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or

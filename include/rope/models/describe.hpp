@@ -41,12 +41,16 @@ enum class pair_change {
 ///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
 struct pair_census {
   std::vector<pair_change> changes = {};  // [pairs]
-  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
-  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0,
-         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
+  Index kept = 0;                         // how many pairs are kept
+  Index blended = 0;                      // how many are blended
+  Index interpolated = 0;                 // how many are interpolated
+  Index stopped = 0;                      // how many are stopped
+  double largest_divisor = 1;             // original speed over speed, of the pairs that turn
+  double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
+  double longest_wavelength = 0;          // the same
 };
 
+/// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
 template <class Census = pair_census>
 Census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats

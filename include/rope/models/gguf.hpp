@@ -43,14 +43,19 @@ struct gguf_options {
   std::optional<layout_kind> layout = {};
 };
 
-/// What an absent key means is what llama.cpp takes: no rope.scaling.type is linear, no factor or a factor of
-/// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
-/// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare_models() shows
-/// by how much.
+/// Reads the rotary embedding of a model from the metadata of its GGUF file.
+///
+/// An absent key means what it means to llama.cpp: without rope.scaling.type the rule is linear, a factor
+/// that is absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN
+/// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
+/// compare_models() shows by how much.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
-/// Throws:  std::invalid_argument naming the key or tensor
+/// \param lookup   reads the file
+/// \param options  what the file does not say
+///
+/// Throws:  std::invalid_argument, whose message names the key or tensor
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {

@@ -51,19 +51,21 @@ struct hugging_face_options {
   std::optional<layout_kind> layout = {};
 };
 
-/// Reads both forms of the file: `rope_scaling` beside `rope_theta`, and `rope_parameters`, also with one
-/// dictionary per layer type. Of a multimodal model it reads `text_config`.
+/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
+/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a multimodal model it
+/// reads `text_config`.
 ///
-/// The layout is that of the weights Hugging Face distributes for the architecture. What an absent key means
-/// is what the configuration class of transformers fills in; each such assumption is in the warnings, and so
-/// is every key of the rope dictionary that has no effect.
+/// The layout is that of the weights Hugging Face distributes for the architecture. An absent key has the
+/// value that the configuration class of transformers fills in; each such assumption is in the warnings, and
+/// so is every key of the rope dictionary that has no effect.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
-/// \param config  the file, as a JSON value; parsing is the caller's
+/// \param config   the file, as a JSON value that the caller has parsed
+/// \param options  what the file does not say
 ///
-/// Throws:  std::invalid_argument naming the key: a required key that is missing, a value of the wrong type
-///          or outside its range, an unknown rope type, an architecture whose layout is not known
+/// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
+///          wrong type or is out of range, or the rope type or the layout of the architecture is not known
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {

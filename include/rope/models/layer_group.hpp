@@ -21,8 +21,8 @@ inline namespace ROPE_ABI {
 ///     for (const named_number& number : group.numbers)
 ///       std::cout << number.name << " = " << number.value << ", ";
 struct named_number {
-  std::string name;
-  double value;
+  std::string name;  // such as "factor"
+  double value;      // of the number
 };
 
 /// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
@@ -35,8 +35,10 @@ struct named_number {
 ///
 /// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
 struct indexer_rotation {
-  layout_kind layout;  // need not be that of attention
-  Index head_dim, first_channel, rotary_dim;
+  layout_kind layout;   // need not be that of attention
+  Index head_dim;       // channels of a head of the indexer
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) turn
+  Index rotary_dim;     // channels that turn
 };
 
 /// The layers of a model that rotate alike: one frequency table serves them all.
@@ -47,11 +49,11 @@ struct indexer_rotation {
 ///     rotate<Layout>(view, table.at_channel(group.first_channel));
 struct layer_group {
   std::string
-      layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;  // of the weights the description came with
-  Index head_dim;
-  Index first_channel;
-  rope::frequencies frequencies;
+      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;   // of the weights the description came with
+  Index head_dim;       // channels of a query or key head
+  Index first_channel;  // the first channel that turns
+  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
   double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
   double scale = 0;                        // of q . k before the softmax: attention_options::scale
   double softcap = 0;                      // attention_options::softcap; 0: off
@@ -65,6 +67,7 @@ struct layer_group {
   double base;                             // before the rule
   std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
 
+  /// Channels that turn.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
 
   /// The number of that name, or `otherwise`.

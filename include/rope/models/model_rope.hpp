@@ -40,7 +40,8 @@ enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 struct model_facts {
   std::string source = {};                          // "Hugging Face" or "GGUF"
   std::string architecture = {};                    // model_type or general.architecture
-  Index query_heads = 0, key_heads = 0;             // 0: unknown
+  Index query_heads = 0;                            // of a layer; 0: unknown
+  Index key_heads = 0;                              // of a layer; 0: unknown
   double max_position = 0;                          // longest context the model declares; 0: unknown
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
@@ -93,6 +94,7 @@ class model_rope : public model_facts {
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
+  /// The groups of layers that rotate alike; at least one.
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
@@ -102,9 +104,9 @@ class model_rope : public model_facts {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
   }
-  /// In increasing order.
+  /// The layers that do not rotate, in increasing order.
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
-  /// It is not known how these rotate. In increasing order.
+  /// The layers of which it is not known how they rotate, in increasing order.
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.

@@ -135,7 +135,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param sink_logits  [q.heads], where the model has them in its weights (gpt-oss); else empty
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
-/// Returns attention_of_layer with these sink_logits, which have to live as long.
+/// \return  attention_of_layer(layer) with these sink_logits, which must outlive what is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or

@@ -21,11 +21,13 @@ inline namespace ROPE_ABI {
 ///
 /// Throws:  as its rule does
 struct query_scaling {
+  /// The rule, or none.
   std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
 
   /// Whether there is no rule.
   bool is_one() const { return rule.index() == 0; }
 
+  /// The factor of a query at `position`.  Throws: as the rule
   double operator()(std::int64_t position) const {
     if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
     if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);

@@ -46,7 +46,7 @@ class model_tables {
     build([count](const frequencies& f) { return frequency_table<S>(f, count); });
   }
 
-  /// Positions first .. last - 1 in every table.
+  /// Positions first .. last - 1 in every table.  Throws: as above
   template <std::integral First, std::integral Last>
   model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
     build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
