@@ -11550,7 +11550,7 @@ struct attention_tape {
 
 #endif  // ROPE_ATTENTION_TAPE_HPP
 
-/// What the backward pass of attention works on: the heads of a call, sums by keys, and the scratch memory of
+/// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
 /// a block of queries.
 
 namespace rope {
@@ -12505,7 +12505,8 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   return {rotated_q, rotated_k};
 }
 
-/// Turns gradients with respect to the rotated queries and keys into those by the unrotated ones, in place.
+/// Turns gradients with respect to the rotated queries and keys into gradients with respect to the unrotated
+/// ones, in place.
 template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
@@ -12533,11 +12534,12 @@ inline namespace ROPE_ABI {
 ///     std::vector<double> d_sinks(heads);
 ///     attention_gradient(tape, options, {.sink_logits = d_sinks});
 struct option_gradients {
-  /// [q.heads], by options.sink_logits.
+  /// [q.heads]: with respect to options.sink_logits.
   std::span<double> sink_logits = {};
-  /// By options.bias, an entry at the offset it has there; what scores share an entry is summed. Where blocks
-  /// of queries, heads or rows share entries, all tasks follow one another through the keys, which leaves at
-  /// most one thread per 96 keys with work; where keys do, one thread. No stride of the bias may be negative.
+  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
+  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
+  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
+  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
   std::span<double> bias = {};
 };
 
@@ -12651,8 +12653,8 @@ constexpr void check_gradient_types() {
 /// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
 ///                 wrote, or nothing, and it is found again at the cost of one more product
 /// \param by_options  where the gradients with respect to learned sink logits and to the bias go
-/// \param threads  the caller's threads; each takes blocks of queries of a key head, which add to the sums by
-///                 keys in one order, so the bits do not depend on the threads
+/// \param threads  the caller's threads; each takes blocks of queries of a key head. These add to d_k and d_v
+///                 in one order, so the bits do not depend on the threads
 ///
 /// Requires:  d_q, d_k and d_v share no element with any other argument
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is

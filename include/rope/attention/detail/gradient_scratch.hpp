@@ -17,7 +17,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// What the backward pass of attention works on: the heads of a call, sums by keys, and the scratch memory of
+/// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
 /// a block of queries.
 
 namespace rope {

@@ -85,7 +85,8 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   return {rotated_q, rotated_k};
 }
 
-/// Turns gradients with respect to the rotated queries and keys into those by the unrotated ones, in place.
+/// Turns gradients with respect to the rotated queries and keys into gradients with respect to the unrotated
+/// ones, in place.
 template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
