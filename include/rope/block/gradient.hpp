@@ -27,8 +27,8 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
-/// given, and left out where it is empty.
+/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
+/// memory are left out.
 ///
 ///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
 ///     multi_head_attention_gradient(block, x, batch, d_out, gradients);
@@ -36,14 +36,14 @@ template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
 
-  /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
-  /// cross-attention through the queries.
+  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
+  /// values, in cross-attention through the queries.
   token_map x{nullptr, 0, 0};
-  /// By the context of cross-attention, [batch * keys, context_dim].
+  /// With respect to the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
   /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
-  /// By learned sink logits and a bias among the attention options; not with more than one segment.
+  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
   option_gradients options = {};
 };
 
@@ -190,7 +190,7 @@ class block_gradient {
                        options, gradients_.options, threads_);
   }
 
-  /// Turns the gradient with respect to normalised heads into that by the heads before.
+  /// Turns the gradient with respect to the output of a norm into that with respect to its input.
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
@@ -222,8 +222,7 @@ class block_gradient {
 ///
 /// \param x          [batch * tokens, model_dim], as in the forward pass
 /// \param d_out      [batch * tokens, out_dim]
-/// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
-///                   out
+/// \param gradients  where the gradients go; those that are empty are left out
 /// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
