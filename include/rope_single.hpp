@@ -1449,8 +1449,8 @@ struct attention_options {
   bool causal = true;
   /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in
-  /// either direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
+  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
   /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
@@ -1519,8 +1519,8 @@ inline void require_length(const char* function, const char* name, std::size_t g
 inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
                           Index tokens) {
   if (offsets.front() != 0 || offsets.back() != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens));
+    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must begin with 0 and end with ",
+                                              tokens, ", got ", offsets.front(), " and ", offsets.back()));
   for (std::size_t s = 1; s < offsets.size(); ++s)
     if (offsets[s] < offsets[s - 1])
       ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offsets[s],
@@ -1570,24 +1570,30 @@ inline void check_alignment(const char* function, const attention_options& optio
   }
 }
 
-/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap. A
-/// capped score is q . k times their quotient, of which the same is asked with room for q and k themselves.
+/// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
+/// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
+/// capped score is softcap tanh(scale / softcap q . k); scale / softcap is in [2^(-n/2), 2^(n/2)], which
+/// leaves room for q . k.
+///
+/// Throws:  std::invalid_argument if that is not so
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
+  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
   for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
-                         1 / smallest, "], got ", options.scale, " and ", options.softcap));
+                 message(function, ": scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
+                         "], got ", options.scale, " and ", options.softcap));
   const double scale = !detail::equal(options.scale, 0)
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
                room = std::sqrt(smallest);
   if (!detail::equal(options.softcap, 0) &&
       (scale < room * options.softcap || scale > options.softcap / room))
-    ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
-                                              ", ", 1 / room, "], got ", scale, " / ", options.softcap));
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2,
+                       "], got ", scale, " / ", options.softcap));
 }
 
 /// Every number in the options that is out of its range.
@@ -1631,7 +1637,8 @@ inline void check_segments(const char* function, const attention_options& option
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
     if (!options.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
+      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need as many query_offsets, got ",
+                                                options.key_offsets.size(), " and none"));
     return;
   }
   const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;

@@ -88,12 +88,12 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
   };
   CHECK_NOTHROW(
       rope::detail::check_options("attention", {.query_offsets = queries, .key_offsets = keys}, one));
-  CHECK(says({.query_offsets = queries}, "key_offsets must begin with 0 and end with 5"));
-  CHECK(says({.key_offsets = keys}, "key_offsets need query_offsets"));
+  CHECK(says({.query_offsets = queries}, "key_offsets must begin with 0 and end with 5, got 0 and 3"));
+  CHECK(says({.key_offsets = keys}, "key_offsets need as many query_offsets, got 3 and none"));
   CHECK(says({.query_offsets = queries, .key_offsets = short_keys},
              "query_offsets and key_offsets must have the same"));
   CHECK(says({.query_offsets = wrong_end, .key_offsets = keys},
-             "query_offsets must begin with 0 and end with 3"));
+             "query_offsets must begin with 0 and end with 3, got 0 and 4"));
   CHECK(says({.query_offsets = falling, .key_offsets = keys},
              "query_offsets must not decrease, got 3 after 4"));
   CHECK(says({.query_positions = position, .query_offsets = queries, .key_offsets = keys},
