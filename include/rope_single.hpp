@@ -14974,14 +14974,14 @@ class newest_tokens {
     if (even_ == 0 && width_ == unknown)
       ROPE_THROW(std::invalid_argument,
                  message(function,
-                         ": rows took or lost tokens on their own, give counts; what is left of the last "
-                         "append has gaps, got q.tokens = ",
+                         ": the rows differ in the tokens that they took or lost; give counts, how many "
+                         "queries each row has, got none, for q.tokens = ",
                          queries));
     ROPE_THROW(std::invalid_argument,
                message(function,
-                       ": rows took or lost tokens on their own, give counts; without them q.tokens must be ",
-                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_,
-                       ", what was appended since, got ", queries));
+                       ": the rows differ in the tokens that they took or lost; give counts, how many "
+                       "queries each row has, or q.tokens of ",
+                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries));
   }
 
  private:
@@ -15441,10 +15441,10 @@ template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
   const key_rotation given = rotation_by<Layout>(table);
   if (stored == given) return;
-  const char* got = !stored.known                   ? "a table for keys that came rotated"
-                    : stored.table != given.table   ? "a table of other angles"
-                    : stored.layout != given.layout ? "their table in another layout"
-                                                    : "their table at another channel";
+  const char* got = !stored.known                 ? "a table, but they were rotated before they were appended"
+                    : stored.table != given.table ? "a table with different angles"
+                    : stored.layout != given.layout ? "the right table in another layout"
+                                                    : "the right table at another channel";
   ROPE_THROW(std::invalid_argument,
              message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }
@@ -15709,15 +15709,15 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   const bool both = stored.table != 0 && given.table != 0;
   const char* got = nullptr;
   if (!stored.known)
-    got = "a table for keys that came rotated";
+    got = "a table, but they were rotated before they were appended";
   else if (!both && (stored.text == 0 || given.text == 0))
-    got = "positions on one side and coordinates on the other, for pairs that turn along several axes";
+    got = "a table of positions beside one of coordinates, for pairs that turn along several axes";
   else if (both ? stored.table != given.table : stored.text != given.text)
     got = "other frequencies";
   else if (stored.layout != given.layout)
-    got = "them in another layout";
+    got = "the right ones in another layout";
   else if (stored.first_channel != given.first_channel)
-    got = "them at another channel";
+    got = "the right ones at another channel";
   if (got != nullptr)
     ROPE_THROW(
         std::invalid_argument,
@@ -15859,6 +15859,7 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_KV_CACHE_HPP
@@ -18715,15 +18716,22 @@ const double* newest_coordinates(const ring_cache<C>& cache, Index b, Index coun
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
-      !options.key_counts.empty() || !options.query_offsets.empty() || !options.key_offsets.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": a cache has its own positions, counts and rows, the options must not list "
-                       "any"));
+  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
+    if (!list.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
+                         " empty in the options, got length ", list.size()));
+  };
+  demand_empty("query_positions", options.query_positions);
+  demand_empty("key_positions", options.key_positions);
+  demand_empty("query_counts", options.query_counts);
+  demand_empty("key_counts", options.key_counts);
+  demand_empty("query_offsets", options.query_offsets);
+  demand_empty("key_offsets", options.key_offsets);
   if (!equal(options.dropout, 0))
     ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout is for training, a cache is not, got ", options.dropout));
+               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
+                       options.dropout));
 }
 template <class Cache>
 void check_cache_options(const char* function, const Cache& /*cache*/, const attention_options& options) {
@@ -18738,16 +18746,25 @@ template <class C>
 void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
   check_cache_lists(function, options);
   const ring_policy& policy = cache.policy();
-  if (!options.causal || (options.window != 0 && options.window != policy.window) ||
-      (options.sinks != 0 && options.sinks != policy.sinks))
+  std::string got = options.causal ? "" : "causal = false";
+  const auto compare = [&got](const char* name, Index given, Index own) {
+    if (given != 0 && given != own)
+      got += (got.empty() ? "" : ", ") + std::string(name) + " = " + std::to_string(given);
+  };
+  compare("window", options.window, policy.window);
+  compare("sinks", options.sinks, policy.sinks);
+  if (!got.empty())
     ROPE_THROW(std::invalid_argument,
-               message(function, ": a ring_cache is causal with a window of ", policy.window, " and ",
-                       policy.sinks, " sinks, got causal = ", options.causal, ", a window of ",
-                       options.window, " and ", options.sinks, " sinks"));
+               message(function,
+                       ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
+                       "causal with window = ",
+                       policy.window, " and sinks = ", policy.sinks, ", got ", got.c_str()));
   if (options.bias || options.mask)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": the keys of a ring_cache have no order that a bias or a mask could follow"));
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
+                       "use a kv_cache, or leave it empty, got a ",
+                       options.bias ? "bias" : "mask"));
 }
 
 /// Puts the window and the sinks of a ring into the options.

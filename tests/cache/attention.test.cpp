@@ -214,11 +214,11 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
 
   // Tables and layouts.
   const std::string mixed = "kv_cache: give the layout and the table that the keys were rotated by, got ";
-  refused(invalid, (mixed + "a table of other angles").c_str(),
+  refused(invalid, (mixed + "a table with different angles").c_str(),
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
-  refused(invalid, (mixed + "their table in another layout").c_str(),
+  refused(invalid, (mixed + "the right table in another layout").c_str(),
           [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
-  refused(invalid, (mixed + "a table for keys that came rotated").c_str(),
+  refused(invalid, (mixed + "a table, but they were rotated before they were appended").c_str(),
           [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
   refused(invalid, "attention: this cache stores raw keys, give the layout and the table",
           [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
@@ -250,17 +250,17 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
           "chunk = 2 queries at a time",
           [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
   refused(invalid,
-          "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 0, a window of 0 "
-          "and 0 sinks",
+          "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
+          "with window = 3 and sinks = 1, got causal = false",
           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.causal = false}); });
   refused(invalid,
-          "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 1, a window of 2 "
-          "and 0 sinks",
+          "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
+          "with window = 3 and sinks = 1, got window = 2",
           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 2}); });
-  refused(
-      invalid,
-      "ring_cache: give the layout and the table that the keys were rotated by, got a table of other angles",
-      [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
+  refused(invalid,
+          "ring_cache: give the layout and the table that the keys were rotated by, got a table with "
+          "different angles",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
   ring_cache<float> relative(2, {.sinks = 1, .window = 3, .positions = ring_positions::cache}, 2, 8, 5,
                              key_storage::raw);
   relative.append(x.q(2, 7, 2), x.q(2, 7, 2, 5));
@@ -444,17 +444,37 @@ TEST_CASE("options that a cache decides are refused", "[cache]") {
                                                std::string("rope::attention: ") + text));
     CHECK(x.untouched());
   };
-  const char* positions = "a cache has its own positions, counts and rows, the options must not list any";
-  refused(positions, cache, [&](auto& o) { o.query_positions = {list.data(), 1}; });
-  refused(positions, cache, [&](auto& o) { o.key_positions = list; });
-  refused(positions, cache, [&](auto& o) { o.query_counts = {list.data() + 1, 1}; });
-  refused(positions, cache, [&](auto& o) { o.key_counts = {list.data() + 1, 1}; });
-  refused(positions, ring, [&](auto& o) { o.query_offsets = {list.data(), 2}; });
-  refused("dropout is for training, a cache is not, got 0.5", cache, [](auto& o) { o.dropout = 0.5; });
-  refused("the keys of a ring_cache have no order that a bias or a mask could follow", ring,
-          [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
-  refused("a ring_cache is causal with a window of 3 and 0 sinks, got causal = 1, a window of 0 and 2 sinks",
-          ring, [](auto& o) { o.sinks = 2; });
+  const std::string lists = "a cache knows the positions and counts of its tokens; leave ";
+  refused((lists + "query_positions empty in the options, got length 1").c_str(), cache, [&](auto& o) {
+    o.query_positions = {list.data(), 1};
+  });
+  refused((lists + "key_positions empty").c_str(), cache, [&](auto& o) { o.key_positions = list; });
+  refused((lists + "query_counts empty").c_str(), cache, [&](auto& o) {
+    o.query_counts = {list.data() + 1, 1};
+  });
+  refused((lists + "key_counts empty").c_str(), cache, [&](auto& o) { o.key_counts = {list.data() + 1, 1}; });
+  refused((lists + "query_offsets empty in the options, got length 2").c_str(), ring, [&](auto& o) {
+    o.query_offsets = {list.data(), 2};
+  });
+  refused((lists + "key_offsets empty").c_str(), ring, [&](auto& o) { o.key_offsets = {list.data(), 2}; });
+  refused("dropout is for training; set it to 0 for attention to a cache, got 0.5", cache,
+          [](auto& o) { o.dropout = 0.5; });
+  refused(
+      "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; use a kv_cache, or "
+      "leave it empty, got a bias",
+      ring, [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
+  refused(
+      "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with window = 3 "
+      "and sinks = 0, got sinks = 2",
+      ring, [](auto& o) { o.sinks = 2; });
+  refused(
+      "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with window = 3 "
+      "and sinks = 0, got causal = false, window = 4, sinks = 2",
+      ring, [](auto& o) {
+        o.causal = false;
+        o.window = 4;
+        o.sinks = 2;
+      });
   refused("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
           [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
   refused("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {

@@ -271,10 +271,10 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
       invalid, [&] { append(c, r, table.at_channel(7)); }, "got one of 4 channels from channel 7 on");
   refused(
       invalid, [&] { append(c, r, others); },
-      "latent_cache: give the layout and the table that the keys were rotated by, got a table of other "
-      "angles");
+      "latent_cache: give the layout and the table that the keys were rotated by, got a table with "
+      "different angles");
   refused(
-      invalid, [&] { cache.append<interleaved>(c, r, table); }, "got their table in another layout");
+      invalid, [&] { cache.append<interleaved>(c, r, table); }, "got the right table in another layout");
   refused(
       range, [&] { append(c, r, short_table); }, "latent_cache::append");
   refused(
@@ -285,8 +285,9 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
         raw(batch, capacity, latent_dim, rotary_dim, key_storage::raw);
     given.append(c, r);
     const latent_cache<float> as_given = given;
-    CHECK(throws_saying<std::invalid_argument>([&] { given.append<half_split>(c, r, table); },
-                                               "got a table for keys that came rotated"));
+    CHECK(
+        throws_saying<std::invalid_argument>([&] { given.append<half_split>(c, r, table); },
+                                             "got a table, but they were rotated before they were appended"));
     CHECK(same_contents(given, as_given));
     CHECK(throws_saying<std::invalid_argument>([&] { raw.append<half_split>(c, r, table); },
                                                "raw keys are rotated when they are read"));
@@ -338,12 +339,12 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
   refused(
       invalid, [&] { cache.shift(0, 1, 1); }, "latent_cache::shift: rotated keys are turned by a table");
   refused(
-      invalid, [&] { cache.shift<half_split>(0, 1, 1, others); }, "got a table of other angles");
+      invalid, [&] { cache.shift<half_split>(0, 1, 1, others); }, "got a table with different angles");
   refused(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, narrow); },
       "latent_cache::shift: the table must turn the 4");
   refused(
-      invalid, [&] { cache.rebase<half_split>(others, table); }, "got a table of other angles");
+      invalid, [&] { cache.rebase<half_split>(others, table); }, "got a table with different angles");
   refused(
       invalid, [&] { cache.rebase<half_split>(table, narrow); },
       "latent_cache::rebase: the table must turn the 4");

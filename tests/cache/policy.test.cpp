@@ -52,7 +52,7 @@ TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name", 
   for (const auto& call : std::vector<std::function<void()>>{
            [&] { cache.append<interleaved>(k, k, table); }, [&] { cache.append<one_exchanged>(k, k, table); },
            [&] { cache.check_table<interleaved>(table); }})
-    CHECK(testing::throws_saying<std::invalid_argument>(call, "got their table in another layout"));
+    CHECK(testing::throws_saying<std::invalid_argument>(call, "got the right table in another layout"));
 
   // No two of all 720 layouts of 3 pairs are taken for one.
   std::array<Index, 6> channels = {0, 1, 2, 3, 4, 5};

@@ -233,7 +233,7 @@ TEST_CASE("a padded prompt is the same in attention and in a cache", "[attention
         attention<half_split>(x.q_view(), cache, bshd(cached.data(), 4, 8, 4, 5), table,
                               {.query_counts = x.query_counts});
       },
-      "rope::attention: a cache has its own positions, counts and rows, the options must not list any"));
+      "rope::attention: a cache knows the positions and counts of its tokens; leave query_counts empty"));
 }
 
 TEST_CASE("a block of a padded batch is the block of its rows, forward and backward", "[attention]") {

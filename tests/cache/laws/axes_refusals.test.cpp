@@ -110,7 +110,7 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused
       "got one of given entries");
   refused(
       invalid, [&] { append(4, frequency_table<>(on_three, image(4)).at_channel(3)); },
-      "them at another channel");
+      "the right ones at another channel");
 
   kv_cache<float> given(batch, capacity, kv_heads, head_dim, token_axes{3}),
       of_positions(batch, capacity, kv_heads, head_dim);
@@ -129,7 +129,7 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused
   CHECK(throws_saying<std::length_error>([&] { at(given, 11, image(11)); }, "11 tokens do not fit"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { given.append<half_split>(x.keys(2), x.values(2), frequency_table<>(on_three, image(2))); },
-      "got a table for keys that came rotated"));
+      "got a table, but they were rotated before they were appended"));
   CHECK(same(given, before));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { at(of_positions, 2, image(2)); },
@@ -165,8 +165,8 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   cache.append<half_split>(x.keys(2), x.values(2), text);
   all_refuse(other_text, "other frequencies");
   all_refuse(others, "other frequencies");
-  all_refuse(mixed, "positions on one side and coordinates on the other, for pairs that turn along");
-  all_refuse(text.at_channel(1), "them at another channel");
+  all_refuse(mixed, "a table of positions beside one of coordinates, for pairs that turn along");
+  all_refuse(text.at_channel(1), "the right ones at another channel");
   CHECK_NOTHROW(cache.check_table<half_split>(dealt));
   CHECK_NOTHROW(cache.check_table<half_split>(table));
   // An image: now it is.
@@ -176,7 +176,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   all_refuse(other_text, "other frequencies");
   refused(
       invalid, [&] { cache.append<interleaved>(x.keys(2), x.values(2), table); }, rule,
-      "them in another layout");
+      "the right ones in another layout");
   CHECK_NOTHROW(cache.check_table<half_split>(text));
   cache.append<half_split>(x.keys(1), x.values(1), text);
   all_refuse(dealt, "other frequencies");
@@ -197,7 +197,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   cache.clear();
   CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));
   CHECK_NOTHROW(cache.append<half_split>(x.keys(2), x.values(2), mixed));
-  all_refuse(text, "positions on one side and coordinates on the other");
+  all_refuse(text, "a table of positions beside one of coordinates");
 }
 
 TEST_CASE("text, shifts and positions of a cache with axes have their limits", "[cache]") {

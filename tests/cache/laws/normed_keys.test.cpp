@@ -84,7 +84,7 @@ TEMPLATE_LIST_TEST_CASE("keys are normalised as they are appended, with the bits
   // The cache knows the table of its keys: attention takes that one and no other.
   one.template check_table<half_split>(of.table.at_channel(5));
   CHECK(throws_saying<std::invalid_argument>([&] { one.template check_table<half_split>(of.table); },
-                                             "their table at another channel"));
+                                             "the right table at another channel"));
 
   const std::vector<int> ids = {4, 0, 33, 2, 2, 59, 8, 1, 5, 7, 6, 5, 4, 3, 2, 1, 0, 50};
   kv_cache<C> at(B, L, H, D), at_two = at;

@@ -129,9 +129,9 @@ TEST_CASE("a cache refuses its table at another channel and stays as it was", "[
   ring.append<half_split>(x.keys(), x.values(), table.at_channel(12));
   const kv_cache<float> before = cache;
   const auto refuses = [&](const auto& call) {
-    return throws_saying<std::invalid_argument>(
-        call,
-        "give the layout and the table that the keys were rotated by, got their table at another channel");
+    return throws_saying<std::invalid_argument>(call,
+                                                "give the layout and the table that the keys were rotated "
+                                                "by, got the right table at another channel");
   };
   CHECK(refuses([&] { cache.append<half_split>(x.keys(), x.values(), table.at_channel(11)); }));
   CHECK(refuses([&] { cache.append<half_split>(x.keys(), x.values(), table); }));

@@ -171,7 +171,8 @@ class decoder {
         CHECK(!aligned);
         return;
       }
-      CHECK(text.find("rope::attention: rows took or lost tokens on their own, give counts") == 0);
+      CHECK(text.find("rope::attention: the rows differ in the tokens that they took or lost; give counts") ==
+            0);
       CHECK(!(begins && !forgot_));
       CHECK(!(aligned && queries <= even_ && !forgot_));
       ++refused;
@@ -296,8 +297,8 @@ TEST_CASE("a block leaves its counts with the cache", "[cache]") {
   const auto refused = [&](Index queries) {
     CHECK(testing::throws_saying<std::invalid_argument>(
         [&] { (void)cache.query_counts(queries); },
-        "rope::attention: rows took or lost tokens on their own, give counts; without them q.tokens must be "
-        "4, what was appended since, got " +
+        "rope::attention: the rows differ in the tokens that they took or lost; give counts, how many "
+        "queries each row has, or q.tokens of 4, got " +
             std::to_string(queries)));
   };
   refused(1);
@@ -306,7 +307,7 @@ TEST_CASE("a block leaves its counts with the cache", "[cache]") {
   CHECK(cache.query_counts(1).empty());
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { (void)cache.query_counts(4); },
-      "without them q.tokens must be at most 1, what was appended since"));
+      "how many queries each row has, or q.tokens of at most 1, got 4"));
   cache.clear();
   CHECK(cache.query_counts(9).empty());
 }

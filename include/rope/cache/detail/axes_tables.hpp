@@ -117,15 +117,15 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   const bool both = stored.table != 0 && given.table != 0;
   const char* got = nullptr;
   if (!stored.known)
-    got = "a table for keys that came rotated";
+    got = "a table, but they were rotated before they were appended";
   else if (!both && (stored.text == 0 || given.text == 0))
-    got = "positions on one side and coordinates on the other, for pairs that turn along several axes";
+    got = "a table of positions beside one of coordinates, for pairs that turn along several axes";
   else if (both ? stored.table != given.table : stored.text != given.text)
     got = "other frequencies";
   else if (stored.layout != given.layout)
-    got = "them in another layout";
+    got = "the right ones in another layout";
   else if (stored.first_channel != given.first_channel)
-    got = "them at another channel";
+    got = "the right ones at another channel";
   if (got != nullptr)
     ROPE_THROW(
         std::invalid_argument,

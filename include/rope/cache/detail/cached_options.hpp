@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include <rope/attention/detail/attend.hpp>  // visibility
 #include <rope/attention/options.hpp>
@@ -135,15 +136,22 @@ const double* newest_coordinates(const ring_cache<C>& cache, Index b, Index coun
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
-      !options.key_counts.empty() || !options.query_offsets.empty() || !options.key_offsets.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": a cache has its own positions, counts and rows, the options must not list "
-                       "any"));
+  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
+    if (!list.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
+                         " empty in the options, got length ", list.size()));
+  };
+  demand_empty("query_positions", options.query_positions);
+  demand_empty("key_positions", options.key_positions);
+  demand_empty("query_counts", options.query_counts);
+  demand_empty("key_counts", options.key_counts);
+  demand_empty("query_offsets", options.query_offsets);
+  demand_empty("key_offsets", options.key_offsets);
   if (!equal(options.dropout, 0))
     ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout is for training, a cache is not, got ", options.dropout));
+               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
+                       options.dropout));
 }
 template <class Cache>
 void check_cache_options(const char* function, const Cache& /*cache*/, const attention_options& options) {
@@ -158,16 +166,25 @@ template <class C>
 void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
   check_cache_lists(function, options);
   const ring_policy& policy = cache.policy();
-  if (!options.causal || (options.window != 0 && options.window != policy.window) ||
-      (options.sinks != 0 && options.sinks != policy.sinks))
+  std::string got = options.causal ? "" : "causal = false";
+  const auto compare = [&got](const char* name, Index given, Index own) {
+    if (given != 0 && given != own)
+      got += (got.empty() ? "" : ", ") + std::string(name) + " = " + std::to_string(given);
+  };
+  compare("window", options.window, policy.window);
+  compare("sinks", options.sinks, policy.sinks);
+  if (!got.empty())
     ROPE_THROW(std::invalid_argument,
-               message(function, ": a ring_cache is causal with a window of ", policy.window, " and ",
-                       policy.sinks, " sinks, got causal = ", options.causal, ", a window of ",
-                       options.window, " and ", options.sinks, " sinks"));
+               message(function,
+                       ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
+                       "causal with window = ",
+                       policy.window, " and sinks = ", policy.sinks, ", got ", got.c_str()));
   if (options.bias || options.mask)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": the keys of a ring_cache have no order that a bias or a mask could follow"));
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
+                       "use a kv_cache, or leave it empty, got a ",
+                       options.bias ? "bias" : "mask"));
 }
 
 /// Puts the window and the sinks of a ring into the options.

@@ -38,10 +38,10 @@ template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
   const key_rotation given = rotation_by<Layout>(table);
   if (stored == given) return;
-  const char* got = !stored.known                   ? "a table for keys that came rotated"
-                    : stored.table != given.table   ? "a table of other angles"
-                    : stored.layout != given.layout ? "their table in another layout"
-                                                    : "their table at another channel";
+  const char* got = !stored.known                 ? "a table, but they were rotated before they were appended"
+                    : stored.table != given.table ? "a table with different angles"
+                    : stored.layout != given.layout ? "the right table in another layout"
+                                                    : "the right table at another channel";
   ROPE_THROW(std::invalid_argument,
              message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }

@@ -102,14 +102,14 @@ class newest_tokens {
     if (even_ == 0 && width_ == unknown)
       ROPE_THROW(std::invalid_argument,
                  message(function,
-                         ": rows took or lost tokens on their own, give counts; what is left of the last "
-                         "append has gaps, got q.tokens = ",
+                         ": the rows differ in the tokens that they took or lost; give counts, how many "
+                         "queries each row has, got none, for q.tokens = ",
                          queries));
     ROPE_THROW(std::invalid_argument,
                message(function,
-                       ": rows took or lost tokens on their own, give counts; without them q.tokens must be ",
-                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_,
-                       ", what was appended since, got ", queries));
+                       ": the rows differ in the tokens that they took or lost; give counts, how many "
+                       "queries each row has, or q.tokens of ",
+                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries));
   }
 
  private:
