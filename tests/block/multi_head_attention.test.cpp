@@ -387,7 +387,9 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
           [&] { itself.forward(x, ring, out, frequency_table<double>(narrow, 3)); });
   multi_head_options windowed = self.options();
   windowed.attention.window = 5;
-  refused(invalid, m + "a ring_cache is causal with a window of 2 and 1 sinks, got causal = 1, a window of 5",
+  refused(invalid,
+          m + "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with "
+              "window = 2 and sinks = 1, got window = 5",
           [&] {
             multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
           });
@@ -555,8 +557,8 @@ TEST_CASE("options of attention that do not fit a call of a block are refused by
           [&](const auto& block) { block.forward(x, 1, out, table, parts); });
   const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6};
   const std::string counted_from =
-      "the tokens of segments are counted from the start of each, the options must not list positions, "
-      "key_counts or offsets";
+      "segments say where tokens are; leave query_positions, key_positions, key_counts and query_offsets "
+      "empty in the options, got lengths ";
   for (const int which : {0, 1, 2, 3})
     refused(
         [&](attention_options& o) {

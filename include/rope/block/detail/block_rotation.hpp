@@ -108,8 +108,10 @@ struct block_rotation {
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())
         ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
-                           "the options must not list positions, key_counts or offsets"));
+                   message("multi_head_attention: segments say where tokens are; leave query_positions, "
+                           "key_positions, key_counts and query_offsets empty in the options, got lengths ",
+                           options.query_positions.size(), ", ", options.key_positions.size(), ", ",
+                           options.key_counts.size(), " and ", options.query_offsets.size()));
   }
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
