@@ -65,7 +65,7 @@ TEST_CASE("a layer finds its group by its type, and none if it does not rotate",
   CHECK(silent.group("other") == nullptr);
   CHECK(throws_saying<std::invalid_argument>(
       [&] { (void)silent.group_of_layer(0); },
-      "group_of_layer: how layer 0 rotates is not known from this file"));
+      "group_of_layer: how layer 0 rotates is not known from this file; call rotation_of_layer before"));
 
   const auto model = model_of(
       groups, {.types = {"sliding_attention", "full_attention", "sliding_attention", "linear_attention"},

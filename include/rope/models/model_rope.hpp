@@ -135,8 +135,10 @@ class model_rope : public model_facts {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
     if (rotation == layer_rotation::not_known)
-      ROPE_THROW(std::invalid_argument, detail::message("group_of_layer: how layer ", layer,
-                                                        " rotates is not known from this file"));
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("group_of_layer: how layer ", layer,
+                                 " rotates is not known from this file; call rotation_of_layer before, and "
+                                 "rotate such a layer by a table of your own"));
     if (rotation == layer_rotation::none) return nullptr;
     return groups_.size() == 1 ? &groups_.front() : group(layers_.types[static_cast<std::size_t>(layer)]);
   }

@@ -72,8 +72,10 @@ class model_tables {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
       const Index count = model_.layer_count();
       if (layer >= 0 && (count == 0 || layer < count))
-        ROPE_THROW(std::out_of_range, detail::message("model_tables: how layer ", layer,
-                                                      " rotates is not known from this file"));
+        ROPE_THROW(std::out_of_range,
+                   detail::message("model_tables: how layer ", layer,
+                                   " rotates is not known from this file; call model().rotation_of_layer "
+                                   "before, and rotate such a layer by a table of your own"));
       ROPE_THROW(std::out_of_range,
                  count > 0
                      ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
