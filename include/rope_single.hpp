@@ -1232,14 +1232,15 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// What attention multiplies queries with keys, and weights with values, in. Sums are in the arithmetic type.
+/// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
+/// arithmetic type.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
   /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.7 of
-  /// the time, elsewhere as long. Scores stay as exact as they are; each weight is rounded, by at most 2^-8
-  /// of itself, so that an output may be off by 2^-8 sum_j w_ij |v_j| besides. Numbers below 2^-126 may count
-  /// as 0. Gradients and probabilities are computed in full.
+  /// the time, elsewhere as long. Scores are as exact as in full; each weight is rounded, by at most 2^-8
+  /// of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below 2^-126 may
+  /// count as 0. Gradients and probabilities are computed in full.
   bfloat16,
   /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
   /// no table turns them: a step takes half to nine tenths of the time with AVX512_VNNI. A channel of a query
@@ -1252,11 +1253,15 @@ enum class product_precision {
 
 namespace detail {
 
-/// Channels of a head whose products of integers still have queries of 256 steps and more.
+/// The most channels of a head for products of integers: queries have some 256 steps of either sign then, and
+/// more where channels are fewer.
 inline constexpr Index most_integer_products = 65536;
 
-/// \tparam T        channels of queries and outputs, C of keys and values
+/// \tparam T        channels of queries and outputs
+/// \tparam C        channels of keys and values
 /// \tparam rotates  whether keys are turned while they are read
+///
+/// Throws:  std::invalid_argument if such channels, or heads of this size, have no such products
 template <class T, class C, bool rotates>
 void check_products(const char* function, product_precision products, Index head_dim) {
   if (products == product_precision::full) return;
@@ -1435,7 +1440,7 @@ inline namespace ROPE_ABI {
 /// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
 /// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
-/// rotation) and are not listed: its padding would have shifted it against its keys.
+/// rotation) and are not listed: its first query would be at a negative position.
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
@@ -1460,9 +1465,10 @@ struct attention_options {
   /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias of the distance needs no matrix: with n numbers per
-  /// head for distances 1 - n .. n - 1 around `zero`, {.data = zero, .heads = heads, .queries = n, .keys = n,
-  /// .head_stride = 2 * n - 1, .query_stride = -1, .key_stride = 1} is row[j - i].
+  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
+  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
+  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
   /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
   /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
@@ -1471,9 +1477,9 @@ struct attention_options {
   std::span<const std::int64_t> query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
   std::span<const std::int64_t> key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1, the rest of the row is padding that sees
-  /// nothing: zeros, `no_keys` for a log-sum-exp, gradients of zero. Needs key_counts where positions matter
-  /// and are not listed.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
+  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
+  /// positions matter and are not listed.
   std::span<const std::int64_t> query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
   std::span<const std::int64_t> key_counts = {};
@@ -1489,13 +1495,14 @@ struct attention_options {
   /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
   /// pass.
   std::uint64_t dropout_seed = 0;
-  /// Refused unless channels are what it asks for or it is `full`.
+  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
+  /// type that they name.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
 
-  /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
+  /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 
@@ -1548,9 +1555,12 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
                  message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
 }
 
-/// Counts say where queries are among keys, or positions do, or it does not matter.
+/// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
+/// causal rule, a window or a rotation, unless query_positions say it.
 ///
 /// \param rotates  whether queries and keys are rotated by the positions of the options
+///
+/// Throws:  std::invalid_argument
 inline void check_alignment(const char* function, const attention_options& options,
                             const attention_shape& shape, bool rotates) {
   if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
@@ -7700,8 +7710,8 @@ struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by their tables while they are read: at position p by the row of
-/// p + row_of_zero. Who sees whom goes by p.
+/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
+/// table for p + row_of_zero. Visibility goes by p.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
@@ -7718,7 +7728,8 @@ struct table_rotation {
 template <class T, class Turn, class C = T>
 struct attention_call {
   using stored = C;
-  /// What rotated keys are written in: the wider type, so that each channel is rounded to 16 bits once.
+  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
+  /// once.
   using turned = std::conditional_t<Turn::rotates, T, C>;
 
   head_view<const T> q;
@@ -7748,7 +7759,7 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
   }
 }
 
-/// Positions of tokens from `first` on, counted from there.
+/// Positions of query tokens first + t of a row, in the table.
 struct query_positions_from {
   const visibility* rules;
   std::int64_t row_of_zero;
@@ -7757,7 +7768,7 @@ struct query_positions_from {
     return row_of_zero + rules->query_position(row, first + t);
   }
 };
-/// A key that no query sees may have a position outside the table; any row will do for it.
+/// The same of keys. A key that no query sees may be at a position outside the table: any row will do for it.
 template <class S>
 struct key_positions_from {
   const visibility* rules;
@@ -7787,13 +7798,15 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
   return true;
 }
 
-/// What rows are packed from: integers have been multiplied by their scales by then.
+/// The type that rows are packed from. Integers are multiplied by their scales before.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// Keys [first, first + count), at regular strides, of key head `kv`, [count, head_dim], rotated where the
-/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type. Integers that are kept
-/// are still to be multiplied by their scales, and what they become has been.
+/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates: in their
+/// own type if that is `Storage`, else in the arithmetic type. Integers in their own type are not yet
+/// multiplied by their scales; in the arithmetic type they are.
+///
+/// Requires:  these keys are at regular strides
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                              Index count, const row_buffers<T>& buffers) {
@@ -7825,8 +7838,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   }
 }
 
-/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim], in a type as
-/// those of keys.
+/// Values [first, first + count) of key head `kv`, [count, value_dim], in a type chosen as that of keys.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {
@@ -7932,7 +7944,7 @@ struct requests_again {
 };
 
 /// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart. Nor need it be where the present part ends: pages follow one another anywhere.
+/// channels apart. It need not begin where the present part ends: pages may be anywhere.
 class stream_ahead {
  public:
   stream_ahead() = default;
@@ -8047,7 +8059,7 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
 
 /// Scores of `rows` queries with keys [0, count).
 ///
-/// \param ahead  what to ask for meanwhile; null where these keys were just read
+/// \param ahead  what to prefetch meanwhile; null where these keys were just read
 template <class A, int rows, class K>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
                                   Index depth, A* scores, stream_ahead* ahead) {
@@ -8066,7 +8078,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   while (n < count) score(std::index_sequence<0>{});
 }
 
-/// Values of `count` tokens at regular strides, and what to ask for meanwhile.
+/// Values of `count` tokens at regular strides, and what to prefetch meanwhile.
 template <class V>
 struct value_run {
   row_block<V> rows;
@@ -8077,7 +8089,7 @@ struct value_run {
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
 ///
-/// \param asks  whether to ask for what is read after the runs; not where they were just read
+/// \param asks  whether to prefetch what is read after the runs; not where they were just read
 template <class A, int rows, int packets, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride, bool asks) {
@@ -8152,13 +8164,13 @@ void for_groups_of_rows(Index rows, const Body& body) {
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
 
 /// In which order decoding reads keys and values: in turns of a few tokens, of one head or of all heads one
-/// after the other, whichever lies together in memory. While a turn is worked on, the next one is asked for.
+/// after the other, whichever lies together in memory. While a turn is worked on, the next one is prefetched.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Keys of a tile that are read in one turn: runs at regular strides, each with what to ask for meanwhile.
+/// Keys of a tile that are read in one turn: runs at regular strides, and what each prefetches meanwhile.
 struct key_runs {
   static constexpr Index most = 8;
 
@@ -8188,10 +8200,11 @@ class decode_turns {
         heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
         tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))) {}
 
-  /// Heads that take turns: all of them, or one alone.
+  /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
   Index heads_at_once() const { return heads_at_once_; }
 
-  /// The keys of the turn that begins with key j of a tile. The next turn does not part neighbours.
+  /// The keys of the turn that begins with key j of a tile. It ends before an even key where tokens_ is even,
+  /// so that keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
   key_runs turn_from(Index begin, Index j, const tile_range& hull) const {
     key_runs turn;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
@@ -8204,14 +8217,14 @@ class decode_turns {
     return turn;
   }
 
-  /// Every run of a turn asks for a run of what is read after the turn, from x: that in its place.
+  /// Run i of a turn prefetches what is read in its place in the next turn: of x, from `after` on.
   void ask_ahead(key_runs& turn, const token_source<C>& x, const key_place& after) const {
     for (Index i = 0; i < turn.count; ++i) {
       const Index token = after.token + turn.run[i].first - turn.first();
       turn.ahead[i] = ahead_from(x, after.kv, token < after.end ? token : after.token);
     }
   }
-  /// Head kv of x goes on after a run with the next one, and after the turn at `after`.
+  /// What head kv of x reads next: after each run the following one, and after the last run `after`.
   void continue_with(key_runs& turn, const token_source<C>& x, Index begin, Index kv, const C* after) const {
     for (Index i = 0; i + 1 < turn.count; ++i)
       turn.ahead[i].continues_with(x.at(b_, begin + turn.run[i + 1].first, kv));
@@ -8219,26 +8232,26 @@ class decode_turns {
   }
 
  private:
-  /// One head of a page is too short to be fetched ahead, and a few queries are too little work to hide the
-  /// wait for the next page, which may be anywhere. The next head is beside it.
+  /// Whether one head of a page is too few bytes to prefetch the next page in time, which may be anywhere.
+  /// The next head of the same page is its neighbour, so heads are read together then.
   static bool has_short_pages(const token_source<C>& k) {
     return k.head_stride > k.token_stride && k.page_size() > 0 &&
            k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;
   }
 
-  /// Two turns, the present one and the next one, which is on its way, fit the nearest cache where one head
-  /// is worked on (32 KiB; on Zen 5 turns of twice the size take 1.15 times as long), else a core's own.
+  /// The present turn and the next one fit the first-level cache (32 KiB) where heads are read one by one,
+  /// else the second-level cache. (On Zen 5 turns of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_turn(Index heads, Index head) {
-    // 64 tokens of integers are too few bytes to be ahead.
+    // 64 tokens of integers are too few bytes to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// The memory of tokens from `token` on of the heads that take turns with head `kv`. Integers are so few
-  /// bytes that a second request costs more than it saves.
+  /// The memory of tokens from `token` on, of the heads that are read together with head `kv`. Integers are
+  /// so few bytes that prefetching them a second time costs more than it saves.
   stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
     const Index run = (std::min)(tokens_, k_.run_from(0)),
                 again = heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run / 4 * 3) : 0;
@@ -8281,7 +8294,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+/// The queries of a strip: row r is head head_of(r) of token token_of(r).
 struct strip_rows {
   Index batch_row, first_token, first_head, group, first_row, count;
 
@@ -8554,12 +8567,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Queries of key heads [first_head, first_head + heads) of row b: of each, rows [first_row, first_row +
-/// rows) of its tokens times group.
+/// Queries of key heads [first_head, first_head + heads) of row b. Those of one key head are rows t * group +
+/// g, for token t and query head g of the group; these are rows [first_row, first_row + rows) of each.
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
 
-  /// The query heads of token t among them, counted in their group of `group`.
+  /// The query heads g of token t that are among these rows.
   tile_range heads_of(Index t, Index group) const {
     return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
   }
@@ -8690,11 +8703,11 @@ class decode_operands {
   }
 
  private:
-  /// Channels of 16 bits are widened for every four rows, or once into a copy where there are many; both are
-  /// exact, but -ffast-math may add up the two in other orders: rows that threads share choose as one.
-  /// Integers keep their scales apart.
+  /// What keys and values are widened to. Integers stay, as their scales multiply sums.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
+  /// Whether channels are widened once, into a copy, and not anew for every four rows. Both are exact, but
+  /// -ffast-math may add up in another order: so all rows of a head decide, and not those of one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }
@@ -9407,7 +9420,8 @@ class bfloat16_decode_operands {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// The bits of add_values where every value is a number: what a row does not see is zero for it.
+  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
+  /// values are numbers gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -9591,8 +9605,9 @@ class prefill_operands {
 
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
-/// What a block of queries multiplies as bfloat16. Queries and keys are what they are in memory or what
-/// `rotate` makes of them, so the factor of scores comes behind their sum; weights are rounded.
+/// What a block of queries multiplies as bfloat16. Queries and keys are not rounded: they have the bits that
+/// they have in memory or after `rotate`, and their sums are multiplied by the factor of scores. Weights are
+/// rounded.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -9654,7 +9669,8 @@ class bfloat16_operands {
   bool finite_values(Index count) const {
     return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
-  /// The neighbour of the first or last key of the hull has a weight of zero.
+  /// Whether a pair at an end of the hull has a key outside of it, whose value is multiplied by a weight of
+  /// 0.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -9665,7 +9681,8 @@ class bfloat16_operands {
       value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
   }
 
-  /// With the bits of add_values where every value is a number.
+  /// The same over the keys that each row sees, for values that are not all numbers. A row all of whose
+  /// values are numbers gets the bits of add_values.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
     round_weights(softmax.hull(), shape::rows, weights, weights_);
     for (Index c = 0; c < value_dim_; c += shape::width)
@@ -9696,7 +9713,7 @@ class bfloat16_operands {
         pack_rows_of_pairs(row, row + rows.stride, value_dim_, to, stride);
         j += 2;
       } else {
-        if ((n + j) % 2 == 0)  // no neighbour may come
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
           for (Index c = 0; c < value_dim_; c += shape::width)
             std::fill_n(to + c * shape::tile, 2 * shape::width, T(0.0f));
         pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
@@ -10429,7 +10446,8 @@ class integer_decode_operands {
     return has_finite_scales(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// The bits of add_values where every scale is a number: what a row does not see has a weight of zero.
+  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
+  /// whose scales are numbers gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -10592,8 +10610,8 @@ class prefill_block {
   }
 
  private:
-  /// Sums of tiles are added up in runs, and the runs among themselves: of n equal terms a sum loses about as
-  /// many roundings as a tile has keys, a run tiles, and the call runs.
+  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
+  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
   static constexpr Index run_of_keys = 32 * shape::tile;
 
   /// Adds the sums of the present run to those of the runs before.
@@ -10829,17 +10847,19 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
-/// Rows of queries that read keys and values from where they are; for more it is worth packing them, from
-/// fewer on where integers, or pairs of bfloat16, are taken apart again for every four rows. The same for
-/// float and 16-bit keys, which have the same bits. (8192 keys of 128 float channels, Zen 4, read and packed,
-/// in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
+/// The most rows of queries, tokens * group, that are served fastest without packing keys and values: fewer
+/// where integers, or pairs of bfloat16, are taken apart anew for every four rows. It does not depend on
+/// whether keys are float or 16-bit, as both are to give the same bits. (8192 keys of 128 float channels,
+/// Zen 4, without and with packing, in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
 template <class A, class C>
 Index most_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
 
-/// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
+/// Attention, once everything else is checked.
+///
+/// Throws:  std::invalid_argument if options.products needs channels of other types
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);
@@ -11018,7 +11038,10 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
 }
 
-/// Tables whose keys grow with the distance ahead of a query, as those of xPos, say so.
+/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
+/// query.
+///
+/// Throws:  std::invalid_argument
 template <class Tables>
 void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
   if constexpr (requires { Tables::needs_causal; })
@@ -11309,25 +11332,25 @@ constexpr bool lacks_options() {
 /// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
 ///                 its own
 ///
-/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the
-/// largest number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum
-/// q_i . k_j may finite terms beyond it of both signs meet.
+/// Scores are computed times log2(e), and so is the scale. A score that overflows the arithmetic type (beyond
+/// 2.3e38 for float) counts as the largest number of its sign, and so does a channel of q times the scale.
+/// Terms of one sum q_i . k_j that overflow must be of one sign.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
-///            below 2^-125 of the largest (2^-1021), one final rounding to the type of out; 16-bit keys and
-///            values are widened, which is exact. Sums are formed per tile and then added: within 3e-5 at
-///            262,144 equal keys. The same bits for any number of threads and order of axes
+///            below 2^-125 of the largest (double: 2^-1021), one final rounding to the type of out; 16-bit
+///            keys and values are widened, which is exact. Sums are formed per tile and then added: within
+///            3e-5 at 262,144 equal keys. The same bits for any number of threads and order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most 24 or 48, or 9 or 18 for integers and products in bfloat16, as registers are 16 or 32)
-///            read each key and value once, from where they are; more are cut into blocks of 512 rows.
-///            Scratch memory of a thread does not depend on the number of tokens, but for a row of sums per
-///            1024 keys where queries are few; it is kept until release_scratch(): no allocation once a call
-///            of the same size has been made
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Where queries are few, each key
+///            and value is read once, from where it is; more queries are cut into blocks of 512 rows. Few
+///            means tokens * group <= 24, or 48 with 32 vector registers; 9 and 18 for quantized keys and
+///            for products in bfloat16. Scratch memory of a thread does not depend on the number of tokens,
+///            but for a row of sums per 1024 keys where queries are few; it is kept until release_scratch():
+///            no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -11351,9 +11374,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
 ///                that sees one, see attention_options
 ///
-/// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal:
-///          its scores grow with the distance of a key ahead of its query; out is then unchanged
+/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are of xPos and the
+///          options are not causal (its scores grow with the distance of a key ahead of its query);
+///          std::out_of_range if a position is outside the table; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
@@ -11463,8 +11486,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 }
 
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d starts at zero: equal terms added one by one to
-/// a sum of many lose as many roundings as there are.
+/// `packets` packets of one panel of channels. The sum over d is formed first: terms that are added one by
+/// one to a large sum are each rounded to its precision.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]
@@ -11572,8 +11595,8 @@ struct bias_gradient {
 };
 
 /// Gradients with respect to the keys and values of one key head while blocks of queries add to them, each
-/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are
-/// in units of what queries are multiplied by.
+/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those with respect
+/// to keys are sums over packed queries, and have the factor of these in place of the scale.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -11830,8 +11853,8 @@ struct attention_gradient_rows {
     }
   }
 
-  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the
-  /// maximum of larger scores is found again, exactly.
+  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is formed
+  /// again, from its maximum.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -11844,7 +11867,7 @@ struct attention_gradient_rows {
         (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
-  /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
+  /// In runs of tiles, which are then joined, for the reason that prefill_block gives.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
@@ -12105,8 +12128,8 @@ class ordered_turn {
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
-/// Sums by queries are the block's own. Those by keys are shared with other blocks: to the ones of a tile a
-/// block adds when it is its turn (detail/ordered_turns.hpp), so they are the same whatever the threads.
+/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
+/// them one after the other (detail/ordered_turns.hpp), so they are the same for any number of threads.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -12591,7 +12614,7 @@ inline Index span_of(const score_view<float>& bias) {
          (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
 }
 
-/// Memory for gradients with respect to options fits what they hold.
+/// Throws:  std::invalid_argument if memory for a gradient with respect to an option is not as long as it
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
@@ -12751,8 +12774,8 @@ inline namespace ROPE_ABI {
 /// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to
 /// one side only.
 ///
-/// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
-/// the last key of the part, as if there were no other.
+/// Attention to a part of the keys must be given positions: without them the last query is aligned with the
+/// last key of the part, as if there were no other.
 ///
 ///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
 ///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),
@@ -12881,10 +12904,11 @@ constexpr void check_quantized_types() {
 /// Throws:    as attention to other keys and values, and std::invalid_argument if scales are not of the shape
 ///            of their integers; out is then unchanged
 /// Accuracy:  that of attention to the dequantized keys and values, which it equals bit for bit where queries
-///            are many. What `quantize` itself does, beside 2^-14 of it: a score is off by at most
-///            e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor within exp(+-2 e), and a channel
-///            of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2, the largest being over what the query
-///            sees; a softcap moves no score farther (tests/attention/quantized_attention.test.cpp)
+///            are many. The rounding of `quantize` comes on top; to within 2^-14 of what is said here, a
+///            score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor within
+///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2, each maximum
+///            being over what the query sees; a softcap makes no error larger
+///            (tests/attention/quantized_attention.test.cpp)
 /// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale, and
 ///            product_precision::integers multiplies what is stored as it is. The same bits for any number of
 ///            threads and order of axes
@@ -12900,7 +12924,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
 }
 
 /// Attention of unrotated queries to integers of unrotated keys, which become numbers and are then rotated
-/// while they are read. Keys that were rounded before they are rotated need no rounding when they move.
+/// while they are read. Such keys need not be rounded again when their positions change.
 ///
 ///     attention<Layout>(q, keys, values, out, table);
 ///
@@ -13034,7 +13058,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
                   static_cast<Index>(weights.size()) * Index(sizeof(A)) * (std::max)(depth, Index{1}), write);
 }
 
-/// The checked call of attention that the weights are those of.
+/// The rules of the call of attention whose weights are asked for, which is checked.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
                            const attention_options& options, std::size_t size, bool rotates = false) {

@@ -97,25 +97,25 @@ constexpr bool lacks_options() {
 /// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
 ///                 its own
 ///
-/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the
-/// largest number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum
-/// q_i . k_j may finite terms beyond it of both signs meet.
+/// Scores are computed times log2(e), and so is the scale. A score that overflows the arithmetic type (beyond
+/// 2.3e38 for float) counts as the largest number of its sign, and so does a channel of q times the scale.
+/// Terms of one sum q_i . k_j that overflow must be of one sign.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
-///            below 2^-125 of the largest (2^-1021), one final rounding to the type of out; 16-bit keys and
-///            values are widened, which is exact. Sums are formed per tile and then added: within 3e-5 at
-///            262,144 equal keys. The same bits for any number of threads and order of axes
+///            below 2^-125 of the largest (double: 2^-1021), one final rounding to the type of out; 16-bit
+///            keys and values are widened, which is exact. Sums are formed per tile and then added: within
+///            3e-5 at 262,144 equal keys. The same bits for any number of threads and order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most 24 or 48, or 9 or 18 for integers and products in bfloat16, as registers are 16 or 32)
-///            read each key and value once, from where they are; more are cut into blocks of 512 rows.
-///            Scratch memory of a thread does not depend on the number of tokens, but for a row of sums per
-///            1024 keys where queries are few; it is kept until release_scratch(): no allocation once a call
-///            of the same size has been made
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Where queries are few, each key
+///            and value is read once, from where it is; more queries are cut into blocks of 512 rows. Few
+///            means tokens * group <= 24, or 48 with 32 vector registers; 9 and 18 for quantized keys and
+///            for products in bfloat16. Scratch memory of a thread does not depend on the number of tokens,
+///            but for a row of sums per 1024 keys where queries are few; it is kept until release_scratch():
+///            no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -139,9 +139,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
 ///                that sees one, see attention_options
 ///
-/// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal:
-///          its scores grow with the distance of a key ahead of its query; out is then unchanged
+/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are of xPos and the
+///          options are not causal (its scores grow with the distance of a key ahead of its query);
+///          std::out_of_range if a position is outside the table; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>

@@ -84,7 +84,7 @@ inline Index span_of(const score_view<float>& bias) {
          (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
 }
 
-/// Memory for gradients with respect to options fits what they hold.
+/// Throws:  std::invalid_argument if memory for a gradient with respect to an option is not as long as it
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())

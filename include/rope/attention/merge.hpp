@@ -32,8 +32,8 @@ inline namespace ROPE_ABI {
 /// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to
 /// one side only.
 ///
-/// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
-/// the last key of the part, as if there were no other.
+/// Attention to a part of the keys must be given positions: without them the last query is aligned with the
+/// last key of the part, as if there were no other.
 ///
 ///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
 ///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),

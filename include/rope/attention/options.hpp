@@ -29,7 +29,7 @@ inline namespace ROPE_ABI {
 /// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
 /// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
-/// rotation) and are not listed: its padding would have shifted it against its keys.
+/// rotation) and are not listed: its first query would be at a negative position.
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
@@ -54,9 +54,10 @@ struct attention_options {
   /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias of the distance needs no matrix: with n numbers per
-  /// head for distances 1 - n .. n - 1 around `zero`, {.data = zero, .heads = heads, .queries = n, .keys = n,
-  /// .head_stride = 2 * n - 1, .query_stride = -1, .key_stride = 1} is row[j - i].
+  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
+  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
+  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
   /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
   /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
@@ -65,9 +66,9 @@ struct attention_options {
   std::span<const std::int64_t> query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
   std::span<const std::int64_t> key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1, the rest of the row is padding that sees
-  /// nothing: zeros, `no_keys` for a log-sum-exp, gradients of zero. Needs key_counts where positions matter
-  /// and are not listed.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
+  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
+  /// positions matter and are not listed.
   std::span<const std::int64_t> query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
   std::span<const std::int64_t> key_counts = {};
@@ -83,13 +84,14 @@ struct attention_options {
   /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
   /// pass.
   std::uint64_t dropout_seed = 0;
-  /// Refused unless channels are what it asks for or it is `full`.
+  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
+  /// type that they name.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
 
-  /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
+  /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 
@@ -142,9 +144,12 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
                  message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
 }
 
-/// Counts say where queries are among keys, or positions do, or it does not matter.
+/// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
+/// causal rule, a window or a rotation, unless query_positions say it.
 ///
 /// \param rotates  whether queries and keys are rotated by the positions of the options
+///
+/// Throws:  std::invalid_argument
 inline void check_alignment(const char* function, const attention_options& options,
                             const attention_shape& shape, bool rotates) {
   if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;

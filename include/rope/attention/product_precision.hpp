@@ -13,14 +13,15 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// What attention multiplies queries with keys, and weights with values, in. Sums are in the arithmetic type.
+/// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
+/// arithmetic type.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
   /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.7 of
-  /// the time, elsewhere as long. Scores stay as exact as they are; each weight is rounded, by at most 2^-8
-  /// of itself, so that an output may be off by 2^-8 sum_j w_ij |v_j| besides. Numbers below 2^-126 may count
-  /// as 0. Gradients and probabilities are computed in full.
+  /// the time, elsewhere as long. Scores are as exact as in full; each weight is rounded, by at most 2^-8
+  /// of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below 2^-126 may
+  /// count as 0. Gradients and probabilities are computed in full.
   bfloat16,
   /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
   /// no table turns them: a step takes half to nine tenths of the time with AVX512_VNNI. A channel of a query
@@ -33,11 +34,15 @@ enum class product_precision {
 
 namespace detail {
 
-/// Channels of a head whose products of integers still have queries of 256 steps and more.
+/// The most channels of a head for products of integers: queries have some 256 steps of either sign then, and
+/// more where channels are fewer.
 inline constexpr Index most_integer_products = 65536;
 
-/// \tparam T        channels of queries and outputs, C of keys and values
+/// \tparam T        channels of queries and outputs
+/// \tparam C        channels of keys and values
 /// \tparam rotates  whether keys are turned while they are read
+///
+/// Throws:  std::invalid_argument if such channels, or heads of this size, have no such products
 template <class T, class C, bool rotates>
 void check_products(const char* function, product_precision products, Index head_dim) {
   if (products == product_precision::full) return;

@@ -118,7 +118,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
                   static_cast<Index>(weights.size()) * Index(sizeof(A)) * (std::max)(depth, Index{1}), write);
 }
 
-/// The checked call of attention that the weights are those of.
+/// The rules of the call of attention whose weights are asked for, which is checked.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
                            const attention_options& options, std::size_t size, bool rotates = false) {

@@ -160,17 +160,19 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   }
 }
 
-/// Rows of queries that read keys and values from where they are; for more it is worth packing them, from
-/// fewer on where integers, or pairs of bfloat16, are taken apart again for every four rows. The same for
-/// float and 16-bit keys, which have the same bits. (8192 keys of 128 float channels, Zen 4, read and packed,
-/// in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
+/// The most rows of queries, tokens * group, that are served fastest without packing keys and values: fewer
+/// where integers, or pairs of bfloat16, are taken apart anew for every four rows. It does not depend on
+/// whether keys are float or 16-bit, as both are to give the same bits. (8192 keys of 128 float channels,
+/// Zen 4, without and with packing, in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
 template <class A, class C>
 Index most_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
 
-/// Throws:  std::invalid_argument if products are asked for that channels of these types do not have
+/// Attention, once everything else is checked.
+///
+/// Throws:  std::invalid_argument if options.products needs channels of other types
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);

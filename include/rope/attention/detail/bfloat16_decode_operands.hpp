@@ -103,7 +103,8 @@ class bfloat16_decode_operands {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// The bits of add_values where every value is a number: what a row does not see is zero for it.
+  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
+  /// values are numbers gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();

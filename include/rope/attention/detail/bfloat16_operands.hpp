@@ -15,8 +15,9 @@
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
-/// What a block of queries multiplies as bfloat16. Queries and keys are what they are in memory or what
-/// `rotate` makes of them, so the factor of scores comes behind their sum; weights are rounded.
+/// What a block of queries multiplies as bfloat16. Queries and keys are not rounded: they have the bits that
+/// they have in memory or after `rotate`, and their sums are multiplied by the factor of scores. Weights are
+/// rounded.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -78,7 +79,8 @@ class bfloat16_operands {
   bool finite_values(Index count) const {
     return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
-  /// The neighbour of the first or last key of the hull has a weight of zero.
+  /// Whether a pair at an end of the hull has a key outside of it, whose value is multiplied by a weight of
+  /// 0.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -89,7 +91,8 @@ class bfloat16_operands {
       value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
   }
 
-  /// With the bits of add_values where every value is a number.
+  /// The same over the keys that each row sees, for values that are not all numbers. A row all of whose
+  /// values are numbers gets the bits of add_values.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
     round_weights(softmax.hull(), shape::rows, weights, weights_);
     for (Index c = 0; c < value_dim_; c += shape::width)
@@ -120,7 +123,7 @@ class bfloat16_operands {
         pack_rows_of_pairs(row, row + rows.stride, value_dim_, to, stride);
         j += 2;
       } else {
-        if ((n + j) % 2 == 0)  // no neighbour may come
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
           for (Index c = 0; c < value_dim_; c += shape::width)
             std::fill_n(to + c * shape::tile, 2 * shape::width, T(0.0f));
         pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);

@@ -27,12 +27,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Queries of key heads [first_head, first_head + heads) of row b: of each, rows [first_row, first_row +
-/// rows) of its tokens times group.
+/// Queries of key heads [first_head, first_head + heads) of row b. Those of one key head are rows t * group +
+/// g, for token t and query head g of the group; these are rows [first_row, first_row + rows) of each.
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
 
-  /// The query heads of token t among them, counted in their group of `group`.
+  /// The query heads g of token t that are among these rows.
   tile_range heads_of(Index t, Index group) const {
     return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
   }
@@ -163,11 +163,11 @@ class decode_operands {
   }
 
  private:
-  /// Channels of 16 bits are widened for every four rows, or once into a copy where there are many; both are
-  /// exact, but -ffast-math may add up the two in other orders: rows that threads share choose as one.
-  /// Integers keep their scales apart.
+  /// What keys and values are widened to. Integers stay, as their scales multiply sums.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
+  /// Whether channels are widened once, into a copy, and not anew for every four rows. Both are exact, but
+  /// -ffast-math may add up in another order: so all rows of a head decide, and not those of one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }

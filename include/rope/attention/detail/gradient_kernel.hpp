@@ -27,8 +27,8 @@
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
-/// Sums by queries are the block's own. Those by keys are shared with other blocks: to the ones of a tile a
-/// block adds when it is its turn (detail/ordered_turns.hpp), so they are the same whatever the threads.
+/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
+/// them one after the other (detail/ordered_turns.hpp), so they are the same for any number of threads.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -64,8 +64,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 }
 
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d starts at zero: equal terms added one by one to
-/// a sum of many lose as many roundings as there are.
+/// `packets` packets of one panel of channels. The sum over d is formed first: terms that are added one by
+/// one to a large sum are each rounded to its precision.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]

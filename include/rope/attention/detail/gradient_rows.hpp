@@ -156,8 +156,8 @@ struct attention_gradient_rows {
     }
   }
 
-  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the
-  /// maximum of larger scores is found again, exactly.
+  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is formed
+  /// again, from its maximum.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -170,7 +170,7 @@ struct attention_gradient_rows {
         (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
-  /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
+  /// In runs of tiles, which are then joined, for the reason that prefill_block gives.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));

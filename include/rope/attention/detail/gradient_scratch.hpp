@@ -32,8 +32,8 @@ struct bias_gradient {
 };
 
 /// Gradients with respect to the keys and values of one key head while blocks of queries add to them, each
-/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are
-/// in units of what queries are multiplied by.
+/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those with respect
+/// to keys are sums over packed queries, and have the factor of these in place of the scale.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;

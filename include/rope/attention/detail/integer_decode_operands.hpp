@@ -118,7 +118,8 @@ class integer_decode_operands {
     return has_finite_scales(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// The bits of add_values where every scale is a number: what a row does not see has a weight of zero.
+  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
+  /// whose scales are numbers gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();

@@ -98,8 +98,8 @@ class prefill_block {
   }
 
  private:
-  /// Sums of tiles are added up in runs, and the runs among themselves: of n equal terms a sum loses about as
-  /// many roundings as a tile has keys, a run tiles, and the call runs.
+  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
+  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
   static constexpr Index run_of_keys = 32 * shape::tile;
 
   /// Adds the sums of the present run to those of the runs before.

@@ -35,8 +35,8 @@ struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by their tables while they are read: at position p by the row of
-/// p + row_of_zero. Who sees whom goes by p.
+/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
+/// table for p + row_of_zero. Visibility goes by p.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
@@ -53,7 +53,8 @@ struct table_rotation {
 template <class T, class Turn, class C = T>
 struct attention_call {
   using stored = C;
-  /// What rotated keys are written in: the wider type, so that each channel is rounded to 16 bits once.
+  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
+  /// once.
   using turned = std::conditional_t<Turn::rotates, T, C>;
 
   head_view<const T> q;
@@ -83,7 +84,7 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
   }
 }
 
-/// Positions of tokens from `first` on, counted from there.
+/// Positions of query tokens first + t of a row, in the table.
 struct query_positions_from {
   const visibility* rules;
   std::int64_t row_of_zero;
@@ -92,7 +93,7 @@ struct query_positions_from {
     return row_of_zero + rules->query_position(row, first + t);
   }
 };
-/// A key that no query sees may have a position outside the table; any row will do for it.
+/// The same of keys. A key that no query sees may be at a position outside the table: any row will do for it.
 template <class S>
 struct key_positions_from {
   const visibility* rules;
@@ -122,13 +123,15 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
   return true;
 }
 
-/// What rows are packed from: integers have been multiplied by their scales by then.
+/// The type that rows are packed from. Integers are multiplied by their scales before.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// Keys [first, first + count), at regular strides, of key head `kv`, [count, head_dim], rotated where the
-/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type. Integers that are kept
-/// are still to be multiplied by their scales, and what they become has been.
+/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates: in their
+/// own type if that is `Storage`, else in the arithmetic type. Integers in their own type are not yet
+/// multiplied by their scales; in the arithmetic type they are.
+///
+/// Requires:  these keys are at regular strides
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                              Index count, const row_buffers<T>& buffers) {
@@ -160,8 +163,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   }
 }
 
-/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim], in a type as
-/// those of keys.
+/// Values [first, first + count) of key head `kv`, [count, value_dim], in a type chosen as that of keys.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {

@@ -73,7 +73,7 @@ struct requests_again {
 };
 
 /// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart. Nor need it be where the present part ends: pages follow one another anywhere.
+/// channels apart. It need not begin where the present part ends: pages may be anywhere.
 class stream_ahead {
  public:
   stream_ahead() = default;
@@ -188,7 +188,7 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
 
 /// Scores of `rows` queries with keys [0, count).
 ///
-/// \param ahead  what to ask for meanwhile; null where these keys were just read
+/// \param ahead  what to prefetch meanwhile; null where these keys were just read
 template <class A, int rows, class K>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
                                   Index depth, A* scores, stream_ahead* ahead) {
@@ -207,7 +207,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   while (n < count) score(std::index_sequence<0>{});
 }
 
-/// Values of `count` tokens at regular strides, and what to ask for meanwhile.
+/// Values of `count` tokens at regular strides, and what to prefetch meanwhile.
 template <class V>
 struct value_run {
   row_block<V> rows;
@@ -218,7 +218,7 @@ struct value_run {
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
 ///
-/// \param asks  whether to ask for what is read after the runs; not where they were just read
+/// \param asks  whether to prefetch what is read after the runs; not where they were just read
 template <class A, int rows, int packets, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride, bool asks) {

@@ -16,7 +16,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+/// The queries of a strip: row r is head head_of(r) of token token_of(r).
 struct strip_rows {
   Index batch_row, first_token, first_head, group, first_row, count;
 

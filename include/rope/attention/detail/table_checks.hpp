@@ -24,7 +24,10 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
 }
 
-/// Tables whose keys grow with the distance ahead of a query, as those of xPos, say so.
+/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
+/// query.
+///
+/// Throws:  std::invalid_argument
 template <class Tables>
 void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
   if constexpr (requires { Tables::needs_causal; })
