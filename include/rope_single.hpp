@@ -14926,12 +14926,13 @@ struct lost_tokens {
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 
-/// What the rows of a cache took in its last appends. The newest tokens of two rows are those of the same
-/// columns of what was appended as long as every row takes all of it and every row loses the same. Where that
-/// ends, it is still known what each row has of the last append.
+/// Which tokens of the last appends each row of a cache still has. While every row takes all tokens of every
+/// append, and every row loses the same ones, the newest n tokens of all rows have the same places in what
+/// was appended. Otherwise it is known of the last append how many of its tokens each row has.
 ///
-/// Invariant: the newest `even_` tokens of every row came in the same columns. If there are none, row b has
-///            the first counts_[b] of the `width_` tokens of the last append, and they are its newest ones.
+/// Invariant: the newest `even_` tokens of every row had the same places in what was appended. If even_ is 0,
+///            the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last append,
+///            unless width_ is `unknown`: then a row has lost tokens from between them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -14978,7 +14979,7 @@ class newest_tokens {
     }
   }
 
-  /// What holds of every row holds of any choice of them.
+  /// Here, and where rows change places, even_ and width_ stay true: they are true of every row.
   void copy_row(Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
   }
@@ -15037,19 +15038,21 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ..., and how many at positions
-/// that do not decrease.
+/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
+/// at positions that do not decrease (`ascending`).
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
 
-  /// Goes on in the positions of the row, of which those before the two counts are as they were.
+  /// Extends both counts as far as the positions of the row allow.
+  ///
+  /// Requires:  the counts hold for these positions
   void extend(std::span<const std::int64_t> positions) {
     const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
     const auto size = static_cast<Index>(positions.size());
     while (counted < size && at(counted) == counted) ++counted;
     while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
   }
-  /// Tokens from `first` on are no longer what they were.
+  /// Limits both counts to tokens [0, first): those behind have changed.
   void forget_from(Index first) {
     counted = (std::min)(counted, first);
     ascending = (std::min)(ascending, first);
@@ -15110,7 +15113,8 @@ struct ring_policy {
 
 namespace detail {
 
-/// Throws:  std::invalid_argument if the extents are no policy, or the positions do not go with the storage
+/// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
+///          rotated keys
 inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
@@ -15313,7 +15317,7 @@ class cache_rows {
                  message(function, ": positions must stay within 2^53 in magnitude, got ",
                          range.smallest < -position_limit ? range.smallest : range.largest));
   }
-  /// The positions may be next().
+  /// Keeps count of new tokens. `positions` may be read from next().
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& positions) {
     for (Index b = 0; b < batch_; ++b) {
@@ -15368,7 +15372,9 @@ class cache_rows {
                              " and a delta of ", delta));
       }
   }
-  /// The rows of a shift that nothing speaks against.
+  /// The rows of a shift, once it is checked.
+  ///
+  /// Throws:  as rows, check_tokens and check_shift
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
     const row_range those = rows(function, row);
@@ -15410,7 +15416,7 @@ class cache_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
-  /// Tokens from `first` on have changed.
+  /// Finds next(b) and order(b) again, as tokens from `first` on have changed.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
@@ -15445,8 +15451,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The table, its place in the head, and the layout that keys were rotated by; nothing for keys that came
-/// rotated.
+/// The table, its place in the head, and the layout that keys were rotated by; not `known` for keys that were
+/// rotated before they were appended.
 struct key_rotation {
   std::uint64_t table = 0, layout = 0;
   Index first_channel = 0;
@@ -15475,7 +15481,7 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
              message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }
 
-/// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
+/// Throws:  std::invalid_argument if keys that were rotated before would join keys of a known rotation
 inline void require_given_keys(const char* function, const key_rotation& stored) {
   if (stored.known)
     ROPE_THROW(std::invalid_argument,
@@ -15645,7 +15651,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Token t of row b is row t of coordinates, or row b * tokens + t.
+/// Which row of a list of coordinates belongs to token t of row b: t, or b * tokens + t.
 struct token_rows {
   Index row_stride;  // 0 where the rows of a batch share the coordinates
 
@@ -15695,10 +15701,10 @@ bool has_token_rows(const char* function, Index axes, const frequency_table<S>& 
   return true;
 }
 
-/// The frequencies of a table, its place in the head and the layout. `table` is a hash of frequencies on
-/// axes, 0 as long as they are not known because all keys are text; `text` is the fingerprint of tables of
-/// positions that turn a token like them where all its coordinates are equal, 0 where a pair turns along
-/// several axes and there is no such table.
+/// The frequencies of a table, its place in the head and the layout. `table` is a hash of the frequencies on
+/// all axes; it is 0 for a table of positions, which tells only how text turns. `text` is the fingerprint of
+/// the table of positions that turns text alike, where all coordinates of a token are equal; it is 0 where a
+/// pair turns along several axes, as there is no such table.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -15750,7 +15756,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
         message(owner, ": give the layout and the frequencies that the keys were rotated by, got ", got));
 }
 
-/// What is known of both, which turn alike.
+/// Of two rotations that turn alike, the one that knows the frequencies on all axes, if either does.
 inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
   return given.table != 0 ? given : stored;
 }
@@ -15905,13 +15911,19 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// \tparam Cache  has memory(), a cache_memory, and is a base of nothing
+/// The extents of a cache, as a base of its class.
+///
+/// \tparam Cache  the derived class, whose memory() is a cache_memory
 template <class Cache>
 class cache_shape {
  public:
+  /// Rows of the batch.
   Index batch() const { return memory().batch(); }
+  /// Heads of keys and values.
   Index kv_heads() const { return memory().keys().heads; }
+  /// Channels of a key head.
   Index head_dim() const { return memory().keys().head_dim; }
+  /// Channels of a value head.
   Index value_dim() const { return memory().values().head_dim; }
 
  private:
@@ -15959,9 +15971,11 @@ template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
+/// The coordinates of the tokens of a cache, and where text goes on in each row.
+///
 /// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
-///            next_[b] the integer after it, rounded down. Without axes and rows once it was moved from, and
-///            without memory where there are no axes.
+///            next_[b] = floor(largest(b)) + 1. Without axes and rows once it was moved from, and without
+///            memory where there are no axes.
 class axes_rows {
  public:
   /// No axes: every token has one position, which is kept elsewhere.
@@ -15985,7 +15999,7 @@ class axes_rows {
   /// Token t of row b, [axes].
   const double* token(Index b, Index t) const { return row(b) + t * axes_; }
 
-  /// Those of all tokens, row by row.
+  /// The coordinates of all tokens, row by row.
   template <class Rows>
   number_array<double> all(const Rows& rows) const {
     Index size = 0;
@@ -16009,7 +16023,7 @@ class axes_rows {
                            largest, "; give coordinates, see next_coordinates"));
     return {next_.data(), next_.size()};
   }
-  /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
+  /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
   number_array<double> next_coordinates(const char* function, Index tokens) const {
@@ -16031,7 +16045,8 @@ class axes_rows {
                    message(function, ": coordinates must be at most 2^53, got ", tokens, " after ", largest));
   }
 
-  /// Puts new tokens behind the size(b) that row b has: coordinate(b, t, a), which may be next_positions().
+  /// Appends new tokens to rows, which have size(b) each. Token t of row b is at coordinate(b, t, a) on axis
+  /// a, which may be found from next_positions().
   template <class Rows, class CoordinateOf>
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
@@ -16041,21 +16056,22 @@ class axes_rows {
       find_largest(b, size > 0, size, size + count);
     }
   }
-  /// Puts coordinate(a) where token t of row b is, and makes the row go on behind `largest`.
+  /// Puts token t of row b at coordinate(a) on every axis a.
   template <class CoordinateOf>
   void put(Index b, Index t, const CoordinateOf& coordinate) {
     for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
   }
   double largest(Index b) const { return largest_[at(b)]; }
+  /// Text in row b then begins one behind `largest`.
   void go_on_behind(Index b, double largest) {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
-  /// Row b then has `size` tokens, which are among those it had.
+  /// Rows keep their first `size` tokens.
   void keep(row_range rows, Index size) {
     for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, size);
   }
-  /// Tokens [first, last) of rows that have size(b) go; those behind move up.
+  /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -16111,12 +16127,12 @@ class axes_rows {
                                             capacity, "] tokens exceed the address space"));
     return batch * capacity * axes;
   }
-  /// A batch without rows is kept like one row elsewhere.
+  /// The end of `rows`, which is 1 for a batch without rows, see cache_rows, but 0 here.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// \param more  whether the largest one so far still counts, besides tokens [first, last)
+  /// Finds the largest coordinate of tokens [first, last) of row b, and with `more` of those before as well.
   void find_largest(Index b, bool more, Index first, Index last) {
     double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {
@@ -17996,10 +18012,10 @@ class latent_cache {
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
 
-  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one. Raw ones
-  /// meet every table of their width.
+  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one, or are
+  /// raw and as wide as the table turns.
   ///
-  /// Throws:  std::invalid_argument
+  /// Throws:  std::invalid_argument if not
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
     tokens_.template check_table<Layout>("latent_cache", placed("latent_cache", table));
@@ -18302,8 +18318,8 @@ class ring_axes {
 
   const axes_rows& rows() const { return rows_; }
 
-  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Those that others
-  /// overwrite at once count for where text goes on.
+  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Where text goes on
+  /// depends on all of them, those included that later ones of the same append overwrite.
   template <class CoordinateOf>
   void append(const ring_rows& ring, Index batch, Index tokens, const row_counts& counts,
               const CoordinateOf& coordinate) {
@@ -18323,7 +18339,9 @@ class ring_axes {
       rows_.go_on_behind(b, largest);
     }
   }
-  /// Rows then have seen `size` tokens, of which the last is held.
+  /// Rows go back to `size` seen tokens.
+  ///
+  /// Requires:  the last of these is held
   void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < rows.last; ++b)
       rows_.go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
@@ -18652,8 +18670,8 @@ template <class X>
 inline constexpr bool is_latent = false;
 template <class C>
 inline constexpr bool is_latent<latent_cache<C>> = true;
-/// What queries can attend to. Every function below is that of a cache of growing rows unless it is for a
-/// certain one.
+/// The caches that queries can attend to. A function below is for all of them unless it has an overload for
+/// one.
 template <class X>
 concept attended_cache = is_cache<X> || is_latent<X>;
 
@@ -18677,7 +18695,7 @@ requires may_have_axes<Cache> std::span<const std::int64_t> order_of(const Cache
   return cache.order(b);
 }
 
-/// The positions of the newest `count` tokens of row b, as visibility goes by them.
+/// The positions of the newest `count` tokens of row b that visibility goes by.
 template <class Cache>
 std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
   return order_of(cache, b).last(static_cast<std::size_t>(count));
@@ -18715,7 +18733,7 @@ position_range held_positions(const ring_cache<C>& cache, Index b) {
   return range;
 }
 
-/// The rules of a call for row b, whose positions the options list.
+/// The visibility of a call for row b; the options list its positions.
 template <class Cache>
 visibility rules_of_row(const Cache& cache, Index b, const attention_options& options,
                         const attention_shape& shape) {
@@ -18802,7 +18820,8 @@ void complete_options(attention_options& options, const ring_cache<C>& cache) {
   options.sinks = cache.policy().sinks;
 }
 
-/// Whether keys are rotated by their rank among the keys of a query, and what that of the query itself is.
+/// Whether keys are rotated by their rank among the keys that a query sees (ring_positions::cache), and the
+/// rank of the query itself.
 template <class Cache>
 bool counts_by_rank(const Cache& /*cache*/) {
   return false;
@@ -19225,9 +19244,9 @@ class axes_call {
       for (Index t = 0; t < call_.queries_of(b); ++t)
         check_row(rows_(b, t), coordinates_of(b, t), "the queries, which are the newest tokens");
   }
-  /// The positions of queries that are text.
+  /// Notes the positions of the queries, which must be text.
   ///
-  /// Throws:  std::invalid_argument if one is not
+  /// Throws:  std::invalid_argument if one is not at the same integer on all axes
   void find_text() {
     struct text_positions {};
     std::int64_t* text = workspace<text_positions, std::int64_t>(q_.batch * q_.tokens);
@@ -19244,7 +19263,7 @@ class axes_call {
         range.include(text[b * q_.tokens + t] = static_cast<std::int64_t>(at[0]));
       }
     check_rotation<Layout>("attention", q_, table_, known_range{range});
-    // What is no query turns as well, by any position of the table.
+    // Tokens of q that are no queries turn too, and are never read; a position of the table will do.
     for (Index b = 0; b < q_.batch; ++b)
       for (Index t = call_.queries_of(b); t < q_.tokens; ++t) text[b * q_.tokens + t] = range.smallest;
     text_ = text;
@@ -19345,9 +19364,9 @@ inline namespace ROPE_ABI {
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, a latent_cache has no scale, it is not known without counts
-///            which tokens the queries are because rows took or lost some on their own, or a ring has
-///            overwritten keys that a query sees or is given a bias or mask; out is then unchanged
+///            dropout, the cache stores raw keys, a latent_cache has no scale, counts are missing although
+///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
+///            sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for
@@ -19465,11 +19484,12 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
   return read;
 }
 
-/// The same where tokens have coordinates and the table has the rows of the new ones.
+/// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
 ///
-/// \return  whether the step is checked: a table of positions takes text as it does without axes
-/// Throws:  std::invalid_argument if the rows are not those, or keys are raw, which more than the new tokens
-///          read
+/// \return  false if the cache has no axes or the table is of positions: such a step is yet to be checked
+///
+/// Throws:  std::invalid_argument if the rows are not as many as the new tokens, keys are raw and so need a
+///          table of all tokens, or a ring gets more tokens than its chunk
 template <class Layout, class Cache, class S>
 bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
                         const placed_table<S>& table) {
@@ -19487,8 +19507,11 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
 }
-/// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
-///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
+/// Finds before anything is written why append or attention would refuse `tokens` new tokens per row, with
+/// heads of this shape. What append alone refuses, such as tokens that do not fit, it finds before it writes
+/// and is not looked for here.
+///
+/// Throws:  as append and attention
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
                 const placed_table<S>* table, const row_counts& counts) {
@@ -21329,7 +21352,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The window of the table lies in the head; positions do not matter.
+/// Throws:  std::invalid_argument unless the channels that the table turns lie in the head
 template <class Layout, class T, class S>
 void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
@@ -21357,7 +21380,8 @@ struct used_page {
 
 /// Calls turn(page, block, tokens) once for every page with keys.
 ///
-/// Throws:  std::invalid_argument if a page is different blocks of sequences, before any is turned
+/// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
+///          keys have no one position; before any is turned
 template <class T, class Turn>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
   const Index size = pages.page_size();
@@ -21477,7 +21501,8 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
 /// The same for all keys in pages, those of a shared page once.
 ///
 /// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
-///          pages hold raw keys, or a page is different blocks of sequences; the keys are then unchanged
+///          pages hold raw keys, or a page is block m of one sequence and block n of another, so that its
+///          keys have no one position; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);

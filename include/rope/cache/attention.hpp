@@ -60,9 +60,9 @@ inline namespace ROPE_ABI {
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, a latent_cache has no scale, it is not known without counts
-///            which tokens the queries are because rows took or lost some on their own, or a ring has
-///            overwritten keys that a query sees or is given a bias or mask; out is then unchanged
+///            dropout, the cache stores raw keys, a latent_cache has no scale, counts are missing although
+///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
+///            sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for

@@ -199,10 +199,10 @@ class latent_cache {
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
 
-  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one. Raw ones
-  /// meet every table of their width.
+  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one, or are
+  /// raw and as wide as the table turns.
   ///
-  /// Throws:  std::invalid_argument
+  /// Throws:  std::invalid_argument if not
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
     tokens_.template check_table<Layout>("latent_cache", placed("latent_cache", table));

@@ -49,7 +49,8 @@ struct ring_policy {
 
 namespace detail {
 
-/// Throws:  std::invalid_argument if the extents are no policy, or the positions do not go with the storage
+/// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
+///          rotated keys
 inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||

@@ -29,7 +29,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The window of the table lies in the head; positions do not matter.
+/// Throws:  std::invalid_argument unless the channels that the table turns lie in the head
 template <class Layout, class T, class S>
 void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
@@ -57,7 +57,8 @@ struct used_page {
 
 /// Calls turn(page, block, tokens) once for every page with keys.
 ///
-/// Throws:  std::invalid_argument if a page is different blocks of sequences, before any is turned
+/// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
+///          keys have no one position; before any is turned
 template <class T, class Turn>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
   const Index size = pages.page_size();
@@ -177,7 +178,8 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
 /// The same for all keys in pages, those of a shared page once.
 ///
 /// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
-///          pages hold raw keys, or a page is different blocks of sequences; the keys are then unchanged
+///          pages hold raw keys, or a page is block m of one sequence and block n of another, so that its
+///          keys have no one position; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);

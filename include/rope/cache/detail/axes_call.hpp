@@ -98,9 +98,9 @@ class axes_call {
       for (Index t = 0; t < call_.queries_of(b); ++t)
         check_row(rows_(b, t), coordinates_of(b, t), "the queries, which are the newest tokens");
   }
-  /// The positions of queries that are text.
+  /// Notes the positions of the queries, which must be text.
   ///
-  /// Throws:  std::invalid_argument if one is not
+  /// Throws:  std::invalid_argument if one is not at the same integer on all axes
   void find_text() {
     struct text_positions {};
     std::int64_t* text = workspace<text_positions, std::int64_t>(q_.batch * q_.tokens);
@@ -117,7 +117,7 @@ class axes_call {
         range.include(text[b * q_.tokens + t] = static_cast<std::int64_t>(at[0]));
       }
     check_rotation<Layout>("attention", q_, table_, known_range{range});
-    // What is no query turns as well, by any position of the table.
+    // Tokens of q that are no queries turn too, and are never read; a position of the table will do.
     for (Index b = 0; b < q_.batch; ++b)
       for (Index t = call_.queries_of(b); t < q_.tokens; ++t) text[b * q_.tokens + t] = range.smallest;
     text_ = text;

@@ -31,9 +31,11 @@ template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
+/// The coordinates of the tokens of a cache, and where text goes on in each row.
+///
 /// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
-///            next_[b] the integer after it, rounded down. Without axes and rows once it was moved from, and
-///            without memory where there are no axes.
+///            next_[b] = floor(largest(b)) + 1. Without axes and rows once it was moved from, and without
+///            memory where there are no axes.
 class axes_rows {
  public:
   /// No axes: every token has one position, which is kept elsewhere.
@@ -57,7 +59,7 @@ class axes_rows {
   /// Token t of row b, [axes].
   const double* token(Index b, Index t) const { return row(b) + t * axes_; }
 
-  /// Those of all tokens, row by row.
+  /// The coordinates of all tokens, row by row.
   template <class Rows>
   number_array<double> all(const Rows& rows) const {
     Index size = 0;
@@ -81,7 +83,7 @@ class axes_rows {
                            largest, "; give coordinates, see next_coordinates"));
     return {next_.data(), next_.size()};
   }
-  /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
+  /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
   number_array<double> next_coordinates(const char* function, Index tokens) const {
@@ -103,7 +105,8 @@ class axes_rows {
                    message(function, ": coordinates must be at most 2^53, got ", tokens, " after ", largest));
   }
 
-  /// Puts new tokens behind the size(b) that row b has: coordinate(b, t, a), which may be next_positions().
+  /// Appends new tokens to rows, which have size(b) each. Token t of row b is at coordinate(b, t, a) on axis
+  /// a, which may be found from next_positions().
   template <class Rows, class CoordinateOf>
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
@@ -113,21 +116,22 @@ class axes_rows {
       find_largest(b, size > 0, size, size + count);
     }
   }
-  /// Puts coordinate(a) where token t of row b is, and makes the row go on behind `largest`.
+  /// Puts token t of row b at coordinate(a) on every axis a.
   template <class CoordinateOf>
   void put(Index b, Index t, const CoordinateOf& coordinate) {
     for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
   }
   double largest(Index b) const { return largest_[at(b)]; }
+  /// Text in row b then begins one behind `largest`.
   void go_on_behind(Index b, double largest) {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
-  /// Row b then has `size` tokens, which are among those it had.
+  /// Rows keep their first `size` tokens.
   void keep(row_range rows, Index size) {
     for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, size);
   }
-  /// Tokens [first, last) of rows that have size(b) go; those behind move up.
+  /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -183,12 +187,12 @@ class axes_rows {
                                             capacity, "] tokens exceed the address space"));
     return batch * capacity * axes;
   }
-  /// A batch without rows is kept like one row elsewhere.
+  /// The end of `rows`, which is 1 for a batch without rows, see cache_rows, but 0 here.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// \param more  whether the largest one so far still counts, besides tokens [first, last)
+  /// Finds the largest coordinate of tokens [first, last) of row b, and with `more` of those before as well.
   void find_largest(Index b, bool more, Index first, Index last) {
     double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {

@@ -27,7 +27,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Token t of row b is row t of coordinates, or row b * tokens + t.
+/// Which row of a list of coordinates belongs to token t of row b: t, or b * tokens + t.
 struct token_rows {
   Index row_stride;  // 0 where the rows of a batch share the coordinates
 
@@ -77,10 +77,10 @@ bool has_token_rows(const char* function, Index axes, const frequency_table<S>& 
   return true;
 }
 
-/// The frequencies of a table, its place in the head and the layout. `table` is a hash of frequencies on
-/// axes, 0 as long as they are not known because all keys are text; `text` is the fingerprint of tables of
-/// positions that turn a token like them where all its coordinates are equal, 0 where a pair turns along
-/// several axes and there is no such table.
+/// The frequencies of a table, its place in the head and the layout. `table` is a hash of the frequencies on
+/// all axes; it is 0 for a table of positions, which tells only how text turns. `text` is the fingerprint of
+/// the table of positions that turns text alike, where all coordinates of a token are equal; it is 0 where a
+/// pair turns along several axes, as there is no such table.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -132,7 +132,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
         message(owner, ": give the layout and the frequencies that the keys were rotated by, got ", got));
 }
 
-/// What is known of both, which turn alike.
+/// Of two rotations that turn alike, the one that knows the frequencies on all axes, if either does.
 inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
   return given.table != 0 ? given : stored;
 }

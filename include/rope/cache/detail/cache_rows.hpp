@@ -140,7 +140,7 @@ class cache_rows {
                  message(function, ": positions must stay within 2^53 in magnitude, got ",
                          range.smallest < -position_limit ? range.smallest : range.largest));
   }
-  /// The positions may be next().
+  /// Keeps count of new tokens. `positions` may be read from next().
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& positions) {
     for (Index b = 0; b < batch_; ++b) {
@@ -195,7 +195,9 @@ class cache_rows {
                              " and a delta of ", delta));
       }
   }
-  /// The rows of a shift that nothing speaks against.
+  /// The rows of a shift, once it is checked.
+  ///
+  /// Throws:  as rows, check_tokens and check_shift
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
     const row_range those = rows(function, row);
@@ -237,7 +239,7 @@ class cache_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
-  /// Tokens from `first` on have changed.
+  /// Finds next(b) and order(b) again, as tokens from `first` on have changed.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);

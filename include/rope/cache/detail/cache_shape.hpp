@@ -10,13 +10,19 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// \tparam Cache  has memory(), a cache_memory, and is a base of nothing
+/// The extents of a cache, as a base of its class.
+///
+/// \tparam Cache  the derived class, whose memory() is a cache_memory
 template <class Cache>
 class cache_shape {
  public:
+  /// Rows of the batch.
   Index batch() const { return memory().batch(); }
+  /// Heads of keys and values.
   Index kv_heads() const { return memory().keys().heads; }
+  /// Channels of a key head.
   Index head_dim() const { return memory().keys().head_dim; }
+  /// Channels of a value head.
   Index value_dim() const { return memory().values().head_dim; }
 
  private:

@@ -70,11 +70,12 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
   return read;
 }
 
-/// The same where tokens have coordinates and the table has the rows of the new ones.
+/// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
 ///
-/// \return  whether the step is checked: a table of positions takes text as it does without axes
-/// Throws:  std::invalid_argument if the rows are not those, or keys are raw, which more than the new tokens
-///          read
+/// \return  false if the cache has no axes or the table is of positions: such a step is yet to be checked
+///
+/// Throws:  std::invalid_argument if the rows are not as many as the new tokens, keys are raw and so need a
+///          table of all tokens, or a ring gets more tokens than its chunk
 template <class Layout, class Cache, class S>
 bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
                         const placed_table<S>& table) {
@@ -92,8 +93,11 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
 }
-/// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
-///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
+/// Finds before anything is written why append or attention would refuse `tokens` new tokens per row, with
+/// heads of this shape. What append alone refuses, such as tokens that do not fit, it finds before it writes
+/// and is not looked for here.
+///
+/// Throws:  as append and attention
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
                 const placed_table<S>* table, const row_counts& counts) {

@@ -46,8 +46,8 @@ template <class X>
 inline constexpr bool is_latent = false;
 template <class C>
 inline constexpr bool is_latent<latent_cache<C>> = true;
-/// What queries can attend to. Every function below is that of a cache of growing rows unless it is for a
-/// certain one.
+/// The caches that queries can attend to. A function below is for all of them unless it has an overload for
+/// one.
 template <class X>
 concept attended_cache = is_cache<X> || is_latent<X>;
 
@@ -71,7 +71,7 @@ requires may_have_axes<Cache> std::span<const std::int64_t> order_of(const Cache
   return cache.order(b);
 }
 
-/// The positions of the newest `count` tokens of row b, as visibility goes by them.
+/// The positions of the newest `count` tokens of row b that visibility goes by.
 template <class Cache>
 std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
   return order_of(cache, b).last(static_cast<std::size_t>(count));
@@ -109,7 +109,7 @@ position_range held_positions(const ring_cache<C>& cache, Index b) {
   return range;
 }
 
-/// The rules of a call for row b, whose positions the options list.
+/// The visibility of a call for row b; the options list its positions.
 template <class Cache>
 visibility rules_of_row(const Cache& cache, Index b, const attention_options& options,
                         const attention_shape& shape) {
@@ -196,7 +196,8 @@ void complete_options(attention_options& options, const ring_cache<C>& cache) {
   options.sinks = cache.policy().sinks;
 }
 
-/// Whether keys are rotated by their rank among the keys of a query, and what that of the query itself is.
+/// Whether keys are rotated by their rank among the keys that a query sees (ring_positions::cache), and the
+/// rank of the query itself.
 template <class Cache>
 bool counts_by_rank(const Cache& /*cache*/) {
   return false;

@@ -16,8 +16,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The table, its place in the head, and the layout that keys were rotated by; nothing for keys that came
-/// rotated.
+/// The table, its place in the head, and the layout that keys were rotated by; not `known` for keys that were
+/// rotated before they were appended.
 struct key_rotation {
   std::uint64_t table = 0, layout = 0;
   Index first_channel = 0;
@@ -46,7 +46,7 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
              message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }
 
-/// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
+/// Throws:  std::invalid_argument if keys that were rotated before would join keys of a known rotation
 inline void require_given_keys(const char* function, const key_rotation& stored) {
   if (stored.known)
     ROPE_THROW(std::invalid_argument,

@@ -28,12 +28,13 @@ struct lost_tokens {
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 
-/// What the rows of a cache took in its last appends. The newest tokens of two rows are those of the same
-/// columns of what was appended as long as every row takes all of it and every row loses the same. Where that
-/// ends, it is still known what each row has of the last append.
+/// Which tokens of the last appends each row of a cache still has. While every row takes all tokens of every
+/// append, and every row loses the same ones, the newest n tokens of all rows have the same places in what
+/// was appended. Otherwise it is known of the last append how many of its tokens each row has.
 ///
-/// Invariant: the newest `even_` tokens of every row came in the same columns. If there are none, row b has
-///            the first counts_[b] of the `width_` tokens of the last append, and they are its newest ones.
+/// Invariant: the newest `even_` tokens of every row had the same places in what was appended. If even_ is 0,
+///            the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last append,
+///            unless width_ is `unknown`: then a row has lost tokens from between them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -80,7 +81,7 @@ class newest_tokens {
     }
   }
 
-  /// What holds of every row holds of any choice of them.
+  /// Here, and where rows change places, even_ and width_ stay true: they are true of every row.
   void copy_row(Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
   }

@@ -30,8 +30,8 @@ class ring_axes {
 
   const axes_rows& rows() const { return rows_; }
 
-  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Those that others
-  /// overwrite at once count for where text goes on.
+  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Where text goes on
+  /// depends on all of them, those included that later ones of the same append overwrite.
   template <class CoordinateOf>
   void append(const ring_rows& ring, Index batch, Index tokens, const row_counts& counts,
               const CoordinateOf& coordinate) {
@@ -51,7 +51,9 @@ class ring_axes {
       rows_.go_on_behind(b, largest);
     }
   }
-  /// Rows then have seen `size` tokens, of which the last is held.
+  /// Rows go back to `size` seen tokens.
+  ///
+  /// Requires:  the last of these is held
   void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < rows.last; ++b)
       rows_.go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
