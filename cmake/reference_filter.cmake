@@ -1,16 +1,21 @@
 # What Doxygen reads of a header: cmake/reference.cmake runs it as  cmake -P reference_filter.cmake HEADER
 #
 # The inline namespace, whose name is that of the compiler's flags, is left out; what follows a member on its line documents
-# it; everything in a room is a member of the group with its name, which is one page; and overloads that only say what is wrong
-# with a call (include/rope/rotation/detail/type_checks.hpp) are left out.
+# it; everything in a room is a member of the group with its name, which is one page; and what says nothing to a reader is left
+# out: overloads that only tell what is wrong with a call (include/rope/rotation/detail/type_checks.hpp), copies and moves that
+# the compiler makes, and deduction guides.
 set(file "${CMAKE_ARGV3}")
 file(READ "${file}" text)
 string(REPLACE "inline namespace ROPE_ABI {\n" "" text "${text}")
 string(REPLACE "}  // namespace ROPE_ABI\n" "" text "${text}")
-string(REGEX REPLACE "(\n[^/\n]*[;,])  +// " "\\1  ///< " text "${text}") # not in a comment, where it is part of some code
+string(REGEX REPLACE "(\n[^/\n]*[;,}])  +// " "\\1  ///< " text "${text}") # not in a comment, where it is part of some code
 
 string(REGEX REPLACE "\n *ROPE_DETAIL_ASK[A-Z_]*\\([^;]*;" "" text "${text}")
 string(REGEX REPLACE "\n *template <[^{};]*requires[^{};]*{\n *static_assert\\([^{}]*\\);\n *}" "" text "${text}")
+string(REGEX REPLACE "\n *[a-z_]+\\((const )?[a-z_]+&&?\\) = default;" "" text "${text}")
+string(REGEX REPLACE "\n *[a-z_]+& operator=\\((const )?[a-z_]+&&?\\) = default;" "" text "${text}")
+string(REGEX REPLACE "\n *friend (constexpr )?bool operator==[^;{]* = default;" "" text "${text}")
+string(REGEX REPLACE "\ntemplate <[^;{}]*>\n?[^;{}]*[a-z_]+\\([^;{}]*\\)\n? *->[^;{}]*;" "" text "${text}")
 
 set(title_of_base "Base: memory, messages, threads")
 set(title_of_frequencies "Frequencies: how fast does a pair turn?")

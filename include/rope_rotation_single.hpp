@@ -615,7 +615,10 @@ class number_array {
       : data_(std::exchange(other.data_, nullptr)),
         rows_(std::exchange(other.rows_, 0)),
         columns_(std::exchange(other.columns_, 0)) {}
-  number_array& operator=(const number_array& other) { return *this = number_array(other); }
+  number_array& operator=(const number_array& other) {
+    return *this = number_array(other);
+  }  // all or nothing
+  /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
     number_array taken(std::move(other));
     std::swap(data_, taken.data_);
@@ -2045,7 +2048,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     this->~owned_array();
     return *::new (static_cast<void*>(this)) owned_array(std::move(other));
   }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
   template <class Derived>
   owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
     return *this = owned_array(values);

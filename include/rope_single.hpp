@@ -1856,7 +1856,10 @@ class number_array {
       : data_(std::exchange(other.data_, nullptr)),
         rows_(std::exchange(other.rows_, 0)),
         columns_(std::exchange(other.columns_, 0)) {}
-  number_array& operator=(const number_array& other) { return *this = number_array(other); }
+  number_array& operator=(const number_array& other) {
+    return *this = number_array(other);
+  }  // all or nothing
+  /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
     number_array taken(std::move(other));
     std::swap(data_, taken.data_);
@@ -5776,7 +5779,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     this->~owned_array();
     return *::new (static_cast<void*>(this)) owned_array(std::move(other));
   }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
   template <class Derived>
   owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
     return *this = owned_array(values);
@@ -17570,7 +17574,6 @@ template <class T>
 class kv_cache : public detail::cache_shape<kv_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
-
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
@@ -18400,7 +18403,6 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   using value_type = T;  // a channel as it is stored
   /// What `positions` shows for a slot whose token was rolled back: after every query.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
-
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or

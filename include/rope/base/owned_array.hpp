@@ -100,7 +100,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     this->~owned_array();
     return *::new (static_cast<void*>(this)) owned_array(std::move(other));
   }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
   template <class Derived>
   owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
     return *this = owned_array(values);

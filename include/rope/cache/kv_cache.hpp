@@ -46,7 +46,6 @@ template <class T>
 class kv_cache : public detail::cache_shape<kv_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
-
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it

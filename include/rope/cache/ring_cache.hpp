@@ -56,7 +56,6 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   using value_type = T;  // a channel as it is stored
   /// What `positions` shows for a slot whose token was rolled back: after every query.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
-
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or
