@@ -22960,6 +22960,14 @@ struct indexer_rotation {
   Index rotary_dim;     // channels that turn
 };
 
+/// Which pairs the axes of M-RoPE have.
+enum class mrope_order {
+  blocks,       // the first pairs turn by the first axis, the next ones by the second
+  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
+  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+};
+
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
@@ -22977,9 +22985,7 @@ struct layer_group {
   double scale = 0;                        // of q . k before the softmax: attention_options::scale
   double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
-  bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
-  bool mrope_spread = false;     // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+  mrope_order section_order = mrope_order::blocks;
   std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
@@ -23474,11 +23480,19 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                                  group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
     left -= pairs;
   }
-  if (group.mrope_time_last)
-    return on_axes(group.frequencies, detail::sections_with_time_last(group.mrope_sections));
-  if (group.mrope_spread) return on_axes(group.frequencies, spread_sections(group.mrope_sections));
-  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
-                                                            : contiguous_sections(group.mrope_sections));
+  const auto assignment = [&] {
+    switch (group.section_order) {
+      case mrope_order::alternating:
+        return interleaved_sections(group.mrope_sections);
+      case mrope_order::time_last:
+        return detail::sections_with_time_last(group.mrope_sections);
+      case mrope_order::spread:
+        return spread_sections(group.mrope_sections);
+      default:
+        return contiguous_sections(group.mrope_sections);
+    }
+  };
+  return on_axes(group.frequencies, assignment());
 }
 
 }  // namespace ROPE_ABI
@@ -23685,10 +23699,16 @@ std::string joined(const List& list) {
 
 /// How the axes of M-RoPE share the pairs.
 inline const char* order_of_axes(const layer_group& group) {
-  return group.mrope_spread        ? "spread by their shares, the first axis last"
-         : group.mrope_time_last   ? "time last, the others alternating"
-         : group.mrope_interleaved ? "alternating"
-                                   : "in blocks";
+  switch (group.section_order) {
+    case mrope_order::alternating:
+      return "alternating";
+    case mrope_order::time_last:
+      return "time last, the others alternating";
+    case mrope_order::spread:
+      return "spread by their shares, the first axis last";
+    default:
+      return "in blocks";
+  }
 }
 
 /// Collects the differences of one group, each with both numbers.
@@ -26274,7 +26294,7 @@ class gguf_importer {
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
                                             std::to_string(group.frequencies.pairs()) + ", got " +
                                             std::to_string(sum));
-    group.mrope_interleaved = record_.interleaved_sections;
+    if (record_.interleaved_sections) group.section_order = mrope_order::alternating;
   }
 
   gguf_reader<L> reader_;
@@ -28332,10 +28352,12 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                              "], the default of " + model.architecture);
   }
   if (sections.empty()) return;
-  group.mrope_time_last = defaults.mrope_time_last;
-  group.mrope_spread = alternate && defaults.mrope_spread;
-  group.mrope_interleaved = alternate && !defaults.mrope_spread;
-  if (group.mrope_interleaved && sections.size() == 3) {
+  mrope_order& order = group.section_order;
+  order = defaults.mrope_time_last             ? mrope_order::time_last
+          : alternate && defaults.mrope_spread ? mrope_order::spread
+          : alternate                          ? mrope_order::alternating
+                                               : mrope_order::blocks;
+  if (order == mrope_order::alternating && sections.size() == 3) {
     const std::vector<Index> cut = sliced_sections(sections, pairs);
     if (cut != sections)
       model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
@@ -28348,7 +28370,7 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (left != 0)
     rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
                          joined(sections) + "]");
-  if (group.mrope_spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
+  if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
     rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
                          joined(sections) + "]");
 }

@@ -203,7 +203,7 @@ TEST_CASE("two files that place the axes of M-RoPE in different orders differ", 
   const model_rope a = parts.model();
   parts.source = "other";
   CHECK(compare_models(a, parts.model()).empty());
-  parts.groups[0].mrope_interleaved = true;
+  parts.groups[0].section_order = mrope_order::alternating;
   const model_rope b = parts.model();
   const auto differences = compare_models(a, b);
   REQUIRE(differences.size() == 1);

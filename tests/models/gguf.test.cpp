@@ -200,8 +200,8 @@ TEST_CASE("sections come without the zeros that fill them up, and alternate in I
           "[models][gguf]") {
   const json entries = {{".attention.key_length", 128}, {".rope.dimension_sections", {24, 20, 20, 0}}};
   CHECK(only_group(gguf("qwen2vl", entries)).mrope_sections == std::vector<Index>{24, 20, 20});
-  CHECK_FALSE(only_group(gguf("qwen2vl", entries)).mrope_interleaved);
-  CHECK(only_group(gguf("qwen3vl", entries)).mrope_interleaved);
+  CHECK(only_group(gguf("qwen2vl", entries)).section_order == rope::mrope_order::blocks);
+  CHECK(only_group(gguf("qwen3vl", entries)).section_order == rope::mrope_order::alternating);
   CHECK(only_group(gguf("qwen3vl", entries)).layout == layout_kind::half_split);
 }
 
@@ -676,8 +676,8 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   const testing::json sections = {{".rope.dimension_sections", {8, 12, 12, 0}}};
   CHECK(model("glm4").groups().front().layout == layout_kind::interleaved);
   CHECK(model("glm4", sections).groups().front().layout == layout_kind::half_split);
-  CHECK_FALSE(model("paddleocr", sections).groups().front().mrope_interleaved);
-  CHECK(model("qwen3tts", sections).groups().front().mrope_interleaved);
+  CHECK(model("paddleocr", sections).groups().front().section_order == rope::mrope_order::blocks);
+  CHECK(model("qwen3tts", sections).groups().front().section_order == rope::mrope_order::alternating);
 
   // An architecture that is not known, and both slides and scales, is not guessed at.
   const auto novel = [&](const testing::json& changes) {

@@ -359,7 +359,7 @@ TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[
 TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[models][import]") {
   const auto group = only_group(config("qwen2_vl_7b"));
   CHECK(group.mrope_sections == std::vector<Index>{16, 24, 24});
-  CHECK_FALSE(group.mrope_interleaved);
+  CHECK(group.section_order == rope::mrope_order::blocks);
   CHECK(group.frequencies.axes() == 1);
   const json qwen3vl = {
       {"model_type", "qwen3_vl"},
@@ -371,7 +371,7 @@ TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[models
          {{"rope_type", "default"}, {"mrope_section", {24, 20, 20}}, {"mrope_interleaved", true}}}}}};
   const auto alternating = only_group(qwen3vl);
   CHECK(alternating.mrope_sections == std::vector<Index>{24, 20, 20});
-  CHECK(alternating.mrope_interleaved);
+  CHECK(alternating.section_order == rope::mrope_order::alternating);
 }
 
 TEST_CASE("the lists of Hugging Face's own tests reproduce", "[models][import]") {

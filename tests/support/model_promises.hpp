@@ -41,7 +41,7 @@ inline std::string broken_promise(const rope::model_rope& model) {
     try {
       if (rope::frequencies_on_axes(group).pairs() != group.frequencies.pairs()) return "the axes lose pairs";
     } catch (const std::invalid_argument&) {  // interleaved sections may not find their pairs
-      if (!group.mrope_interleaved) return "the sections do not fit";
+      if (group.section_order != rope::mrope_order::alternating) return "the sections do not fit";
     }
   }
   if (pairs > 32768) return "there are too many pairs";

@@ -60,11 +60,19 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                                  group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
     left -= pairs;
   }
-  if (group.mrope_time_last)
-    return on_axes(group.frequencies, detail::sections_with_time_last(group.mrope_sections));
-  if (group.mrope_spread) return on_axes(group.frequencies, spread_sections(group.mrope_sections));
-  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
-                                                            : contiguous_sections(group.mrope_sections));
+  const auto assignment = [&] {
+    switch (group.section_order) {
+      case mrope_order::alternating:
+        return interleaved_sections(group.mrope_sections);
+      case mrope_order::time_last:
+        return detail::sections_with_time_last(group.mrope_sections);
+      case mrope_order::spread:
+        return spread_sections(group.mrope_sections);
+      default:
+        return contiguous_sections(group.mrope_sections);
+    }
+  };
+  return on_axes(group.frequencies, assignment());
 }
 
 }  // namespace ROPE_ABI

@@ -41,6 +41,14 @@ struct indexer_rotation {
   Index rotary_dim;     // channels that turn
 };
 
+/// Which pairs the axes of M-RoPE have.
+enum class mrope_order {
+  blocks,       // the first pairs turn by the first axis, the next ones by the second
+  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
+  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+};
+
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
@@ -58,9 +66,7 @@ struct layer_group {
   double scale = 0;                        // of q . k before the softmax: attention_options::scale
   double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
-  bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
-  bool mrope_spread = false;     // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+  mrope_order section_order = mrope_order::blocks;
   std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...

@@ -83,7 +83,7 @@ std::string difference(const json& record, const json& expect) {
   if (expect.contains("local_base")) compare("local_base", sliding ? sliding->base : 0);
   compare_or("softcap", 0.0, full.softcap);
   compare("sections", full.mrope_sections);
-  compare_or("time_last", 0, full.mrope_time_last ? 1 : 0);
+  compare_or("time_last", 0, full.section_order == rope::mrope_order::time_last ? 1 : 0);
   compare_or("causal", 1, model.causal ? 1 : 0);
   compare("axes", axes_of(full));
   compare("rule", full.rule);

@@ -274,7 +274,7 @@ class gguf_importer {
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
                                             std::to_string(group.frequencies.pairs()) + ", got " +
                                             std::to_string(sum));
-    group.mrope_interleaved = record_.interleaved_sections;
+    if (record_.interleaved_sections) group.section_order = mrope_order::alternating;
   }
 
   gguf_reader<L> reader_;

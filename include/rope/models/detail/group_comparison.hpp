@@ -36,10 +36,16 @@ std::string joined(const List& list) {
 
 /// How the axes of M-RoPE share the pairs.
 inline const char* order_of_axes(const layer_group& group) {
-  return group.mrope_spread        ? "spread by their shares, the first axis last"
-         : group.mrope_time_last   ? "time last, the others alternating"
-         : group.mrope_interleaved ? "alternating"
-                                   : "in blocks";
+  switch (group.section_order) {
+    case mrope_order::alternating:
+      return "alternating";
+    case mrope_order::time_last:
+      return "time last, the others alternating";
+    case mrope_order::spread:
+      return "spread by their shares, the first axis last";
+    default:
+      return "in blocks";
+  }
 }
 
 /// Collects the differences of one group, each with both numbers.

@@ -101,10 +101,12 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                              "], the default of " + model.architecture);
   }
   if (sections.empty()) return;
-  group.mrope_time_last = defaults.mrope_time_last;
-  group.mrope_spread = alternate && defaults.mrope_spread;
-  group.mrope_interleaved = alternate && !defaults.mrope_spread;
-  if (group.mrope_interleaved && sections.size() == 3) {
+  mrope_order& order = group.section_order;
+  order = defaults.mrope_time_last             ? mrope_order::time_last
+          : alternate && defaults.mrope_spread ? mrope_order::spread
+          : alternate                          ? mrope_order::alternating
+                                               : mrope_order::blocks;
+  if (order == mrope_order::alternating && sections.size() == 3) {
     const std::vector<Index> cut = sliced_sections(sections, pairs);
     if (cut != sections)
       model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
@@ -117,7 +119,7 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (left != 0)
     rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
                          joined(sections) + "]");
-  if (group.mrope_spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
+  if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
     rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
                          joined(sections) + "]");
 }
