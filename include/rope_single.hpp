@@ -13607,6 +13607,12 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// Whose channels the mean of a norm is over.
+enum class norm_mean {
+  head,  // one head: Qwen 3, Gemma 3
+  token  // all heads of a token: OLMo 2, whose weights are [heads, head_dim]
+};
+
 /// The norm of a head, as checkpoints store it (`q_norm`, `k_norm`).
 ///
 ///     y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
@@ -13614,7 +13620,7 @@ inline namespace ROPE_ABI {
 ///     const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
 ///     normalize_and_rotate<half_split>(q, q_norm, table, start);
 ///
-/// Owns nothing. The mean is over the channels of one head: Qwen 3, Gemma 3.
+/// Owns nothing.
 ///
 /// \tparam W  a channel type, which need not be that of the heads
 ///
@@ -13629,8 +13635,7 @@ struct head_norm {
   double epsilon = 1e-6;
   /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
   double offset = 0;
-  /// Whether the mean is over all heads of a token, as in OLMo 2, whose weights are [heads, head_dim].
-  bool across_heads = false;
+  norm_mean mean_over = norm_mean::head;
 };
 
 namespace detail {
@@ -13652,7 +13657,7 @@ norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const 
                        "finite, got ",
                        norm.epsilon, " and ", norm.offset));
   const bool shared = size == static_cast<std::size_t>(x.head_dim);
-  return {norm.weight.data(), norm.across_heads ? (std::max)(Index{1}, x.heads) : Index{1},
+  return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
 
@@ -22415,19 +22420,25 @@ struct resonance_scaling {
   }
 };
 
+/// How the slowest pairs end in clipped_scaling.
+enum class clipping {
+  soft,  // fading out
+  hard   // at once
+};
+
 /// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
 /// stops.
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
-/// `hard` stops all n of them instead.
+/// `clipping::hard` stops all n of them instead.
 ///
 ///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
 ///
 /// Source: hrlics/CoPE, and its HardClip baseline.
 struct clipped_scaling {
-  Index low_count = 20;  // pairs that fade out, not negative
-  bool hard = false;     // whether they stop instead
+  Index low_count = 20;            // pairs that fade out, not negative
+  clipping form = clipping::soft;  // whether they fade out or stop
 
   /// Applies the rule.
   ///
@@ -22441,7 +22452,7 @@ struct clipped_scaling {
       const long double left =
           n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
       const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
-      const long double kept = hard ? 0.0L : sine * sine;
+      const long double kept = form == clipping::hard ? 0.0L : sine * sine;
       axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }
   }

@@ -147,7 +147,7 @@ TEST_CASE("clipped_scaling fades the twenty slowest pairs out", "[frequencies][s
 TEST_CASE("clipped_scaling takes any number of pairs", "[frequencies][scaling]") {
   const frequencies original(8, 1e4);
   CHECK(is_identity(8, 1e4, clipped_scaling{.low_count = 0}));
-  CHECK(is_identity(8, 1e4, clipped_scaling{.low_count = 0, .hard = true}));
+  CHECK(is_identity(8, 1e4, clipped_scaling{.low_count = 0, .form = clipping::hard}));
   const frequencies one(8, 1e4, clipped_scaling{.low_count = 1});
   CHECK(same_pairs(one, original, 0, 3));
   CHECK(one.inv_freq()(3, 0) == 0.0);
@@ -162,8 +162,8 @@ TEST_CASE("clipped_scaling takes any number of pairs", "[frequencies][scaling]")
                       frequencies(8, 1e4, clipped_scaling{.low_count = 4})));
 }
 
-TEST_CASE("clipped_scaling with hard stops every one of the slowest pairs", "[frequencies][scaling]") {
-  const frequencies f(128, 1e4, clipped_scaling{.hard = true}), original(128, 1e4);
+TEST_CASE("clipped_scaling with a hard end stops every one of the slowest pairs", "[frequencies][scaling]") {
+  const frequencies f(128, 1e4, clipped_scaling{.form = clipping::hard}), original(128, 1e4);
   CHECK(same_pairs(f, original, 0, 44));
   CHECK((f.inv_freq().bottomRows(20) == 0.0).all());
 }

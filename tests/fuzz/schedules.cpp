@@ -324,13 +324,14 @@ void run(bytes& b) {
     }
     default: {
       rope::clipped_scaling rule{.low_count = static_cast<Index>(b.coin() ? b.up_to(40) : b.integer()),
-                                 .hard = b.coin()};
+                                 .form = b.coin() ? rope::clipping::hard : rope::clipping::soft};
       d.valid = rule.low_count >= 0;
       const auto n = std::min(rule.low_count, static_cast<Index>(pairs));
       for (Index j = 0; j < n; ++j) {
         const auto left = n > 1 ? static_cast<wide>(n - 1 - j) / static_cast<wide>(n - 1) : wide(0);
         const wide sine = testing::sin(testing::pi * left / 2);
-        d.exact.inv_freq[pairs - static_cast<std::size_t>(n - j)] *= rule.hard ? wide(0) : sine * sine;
+        d.exact.inv_freq[pairs - static_cast<std::size_t>(n - j)] *=
+            rule.form == rope::clipping::hard ? wide(0) : sine * sine;
       }
       return compare(dim, base, rule, d);
     }

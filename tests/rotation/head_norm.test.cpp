@@ -27,6 +27,7 @@ using rope::head_norm;
 using rope::head_view;
 using rope::Index;
 using rope::interleaved;
+using rope::norm_mean;
 using testing::guarded_memory;
 using testing::same_bits;
 using testing::throws_saying;
@@ -60,8 +61,8 @@ std::vector<wide> normed(const head_view<const T>& x, const head_norm<W>& norm, 
     wide* const head = heads.data() + h * x.head_dim;
     wide mean = 0;
     for (Index d = 0; d < x.head_dim; ++d) mean += head[d] * head[d];
-    mean = norm.across_heads ? all / static_cast<wide>(x.heads * x.head_dim)
-                             : mean / static_cast<wide>(x.head_dim);
+    mean = norm.mean_over == norm_mean::token ? all / static_cast<wide>(x.heads * x.head_dim)
+                                              : mean / static_cast<wide>(x.head_dim);
     const wide rms = testing::sqrt(mean + norm.epsilon);
     for (Index d = 0; d < x.head_dim; ++d) {
       const auto i = static_cast<std::size_t>(h * x.head_dim + d) % norm.weight.size();
@@ -79,7 +80,8 @@ wide worst(const head_view<const T>& before, const head_view<const T>& after, co
   if (turns != nullptr)
     for (Index i = 0; i < turns->pairs(); ++i) inv_freq.push_back(turns->inv_freq()(i, 0));
   const wide m = turns != nullptr ? static_cast<wide>(turns->attention_factor()) : 1;
-  const wide by_norm = norm_bound<T>(norm.across_heads ? before.heads * before.head_dim : before.head_dim);
+  const wide by_norm =
+      norm_bound<T>(norm.mean_over == norm_mean::token ? before.heads * before.head_dim : before.head_dim);
   wide most = 0;
   for (Index b = 0; b < before.batch; ++b)
     for (Index t = 0; t < before.tokens; ++t) {
@@ -136,13 +138,15 @@ TEMPLATE_LIST_TEST_CASE("a normalised head is the formula's, to the bound", "[ro
                         testing::native_types) {
   using T = typename TestType::channel;
   for (const Index D : {1, 5, 16, 50, 128})
-    for (const bool across : {false, true})
+    for (const norm_mean mean : {norm_mean::head, norm_mean::token})
       for (const bool per_head : {false, true}) {
         const Index B = 2, L = 3, H = 4;
         const std::vector<T> before = testing::random_channels<T>(B * L * H * D, 11);
         const std::vector<T> weight = weights_of<T>(per_head ? H * D : D, 12);
-        const head_norm<T> norm = {
-            .weight = weight, .epsilon = 0.125, .offset = across ? 1.0 : 0.0, .across_heads = across};
+        const head_norm<T> norm = {.weight = weight,
+                                   .epsilon = 0.125,
+                                   .offset = mean == norm_mean::token ? 1.0 : 0.0,
+                                   .mean_over = mean};
         std::vector<T> x = before;
         const auto view = rope::bshd(x.data(), B, L, H, D);
         rope::normalize_heads(view, norm);
@@ -153,7 +157,7 @@ TEMPLATE_LIST_TEST_CASE("a normalised head is the formula's, to the bound", "[ro
           const head_norm<T> shared = {.weight = std::span<const T>(weight).first(std::size_t(D)),
                                        .epsilon = 0.125,
                                        .offset = norm.offset,
-                                       .across_heads = across};
+                                       .mean_over = mean};
           CHECK(worst<half_split, T>(was, view, shared, nullptr, 0, [](Index, Index) { return 0; }) > 100);
         }
       }
@@ -198,8 +202,8 @@ TEMPLATE_TEST_CASE("one pass has the bits of the norm and then the rotation", "[
   std::vector<int> ids(static_cast<std::size_t>(B * L));
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i * 37 % 150) - 5;
   const std::vector<int> starts = {100, -5}, offsets = {0, 3, 3, 50, 70};
-  for (const bool across : {false, true}) {
-    const head_norm<T> norm = {.weight = weight, .epsilon = 1e-6, .across_heads = across};
+  for (const norm_mean mean : {norm_mean::head, norm_mean::token}) {
+    const head_norm<T> norm = {.weight = weight, .epsilon = 1e-6, .mean_over = mean};
     const auto check = [&](const auto& positions, Index rows) {
       for (int order = 0; order < 3; ++order)
         testing::for_each_layout([&](auto layout) {
@@ -266,7 +270,7 @@ TEMPLATE_LIST_TEST_CASE("queries and keys in one call are two calls, out of plac
                        q_weight = weights_of<T>(H * D, 53);
   const std::vector<float> k_weight = weights_of<float>(E, 54);
   const head_norm<T> q_norm = {.weight = q_weight};
-  const head_norm<float> k_norm = {.weight = k_weight, .epsilon = 0.5, .across_heads = true};
+  const head_norm<float> k_norm = {.weight = k_weight, .epsilon = 0.5, .mean_over = norm_mean::token};
   for (int order = 0; order < 3; ++order) {
     std::vector<T> a = q, b = k, c = q, d = k;
     const auto of_q = [&](std::vector<T>& x) { return view_of(x, order, B, L, H, D); };
@@ -297,8 +301,8 @@ TEMPLATE_TEST_CASE("the bits of a norm do not depend on threads, strides or addr
   const frequency_table<float> table(frequencies(52), 400);
   const std::vector<T> before = testing::random_channels<T>(B * L * H * D, 61),
                        weight = weights_of<T>(H * D, 62);
-  for (const bool across : {false, true}) {
-    const head_norm<T> norm = {.weight = weight, .across_heads = across};
+  for (const norm_mean mean : {norm_mean::head, norm_mean::token}) {
+    const head_norm<T> norm = {.weight = weight, .mean_over = mean};
     std::vector<T> one = before;
     rope::normalize_and_rotate<interleaved>(rope::bshd(one.data(), B, L, H, D), norm, table, 5);
     for (const Index count : {2, 5}) {
@@ -402,12 +406,12 @@ TEST_CASE("views without elements have nothing to normalise", "[rotation][head_n
   const std::vector<float> weight(8, 1.0f);
   const frequency_table table(frequencies(8), 10);
   float* const none = nullptr;
-  for (const bool across : {false, true}) {
-    const head_norm<float> either = {.weight = weight, .across_heads = across};
+  for (const norm_mean mean : {norm_mean::head, norm_mean::token}) {
+    const head_norm<float> either = {.weight = weight, .mean_over = mean};
     rope::normalize_and_rotate<half_split>(rope::bshd(none, 0, 3, 4, 8), either, table);
     rope::normalize_and_rotate<half_split>(rope::bshd(none, 2, 0, 4, 8), either, table);
     rope::normalize_and_rotate<half_split>(rope::bshd(none, 2, 3, 0, 8), either, table);
-    rope::normalize_heads(rope::bshd(none, 2, 3, 4, 0), head_norm<float>{.across_heads = across});
+    rope::normalize_heads(rope::bshd(none, 2, 3, 4, 0), head_norm<float>{.mean_over = mean});
   }
   SUCCEED();
 }

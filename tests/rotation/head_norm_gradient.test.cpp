@@ -44,7 +44,10 @@ struct problem {
     weight = testing::random_channels<T>(per_head ? H * D : D, 83);
   }
   head_norm<T> norm() const {
-    return {.weight = weight, .epsilon = epsilon, .offset = offset, .across_heads = across};
+    return {.weight = weight,
+            .epsilon = epsilon,
+            .offset = offset,
+            .mean_over = across ? rope::norm_mean::token : rope::norm_mean::head};
   }
 
   /// The loss sum d y in long double, with `x_step` added to one channel and `w_step` to one weight.

@@ -173,19 +173,25 @@ struct resonance_scaling {
   }
 };
 
+/// How the slowest pairs end in clipped_scaling.
+enum class clipping {
+  soft,  // fading out
+  hard   // at once
+};
+
 /// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
 /// stops.
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
-/// `hard` stops all n of them instead.
+/// `clipping::hard` stops all n of them instead.
 ///
 ///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
 ///
 /// Source: hrlics/CoPE, and its HardClip baseline.
 struct clipped_scaling {
-  Index low_count = 20;  // pairs that fade out, not negative
-  bool hard = false;     // whether they stop instead
+  Index low_count = 20;            // pairs that fade out, not negative
+  clipping form = clipping::soft;  // whether they fade out or stop
 
   /// Applies the rule.
   ///
@@ -199,7 +205,7 @@ struct clipped_scaling {
       const long double left =
           n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
       const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
-      const long double kept = hard ? 0.0L : sine * sine;
+      const long double kept = form == clipping::hard ? 0.0L : sine * sine;
       axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }
   }

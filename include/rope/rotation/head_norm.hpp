@@ -29,6 +29,12 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// Whose channels the mean of a norm is over.
+enum class norm_mean {
+  head,  // one head: Qwen 3, Gemma 3
+  token  // all heads of a token: OLMo 2, whose weights are [heads, head_dim]
+};
+
 /// The norm of a head, as checkpoints store it (`q_norm`, `k_norm`).
 ///
 ///     y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
@@ -36,7 +42,7 @@ inline namespace ROPE_ABI {
 ///     const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
 ///     normalize_and_rotate<half_split>(q, q_norm, table, start);
 ///
-/// Owns nothing. The mean is over the channels of one head: Qwen 3, Gemma 3.
+/// Owns nothing.
 ///
 /// \tparam W  a channel type, which need not be that of the heads
 ///
@@ -51,8 +57,7 @@ struct head_norm {
   double epsilon = 1e-6;
   /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
   double offset = 0;
-  /// Whether the mean is over all heads of a token, as in OLMo 2, whose weights are [heads, head_dim].
-  bool across_heads = false;
+  norm_mean mean_over = norm_mean::head;
 };
 
 namespace detail {
@@ -74,7 +79,7 @@ norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const 
                        "finite, got ",
                        norm.epsilon, " and ", norm.offset));
   const bool shared = size == static_cast<std::size_t>(x.head_dim);
-  return {norm.weight.data(), norm.across_heads ? (std::max)(Index{1}, x.heads) : Index{1},
+  return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
 
