@@ -6052,9 +6052,9 @@ class frequencies {
     if (!detail::is_finite(base) || base <= 1)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
-    schedule.restart(detail::widened(base));
-    return schedule;
+    schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    axis.restart(detail::widened(base));
+    return axis;
   }
 
   template <class... Scalings>
@@ -24992,13 +24992,13 @@ struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
 
-  void apply(schedule& schedule) const {
-    const number_array<long double> original = schedule.inv_freq;
-    yarn.apply(schedule);
+  void apply(schedule& axis) const {
+    const number_array<long double> original = axis.inv_freq;
+    yarn.apply(axis);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
       const long double linear = original(i) / widened(yarn.factor);
-      schedule.inv_freq(i) = linear + (schedule.inv_freq(i) - linear) * widened(ext_factor);
+      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * widened(ext_factor);
     }
   }
 };
@@ -25012,9 +25012,9 @@ void record(auto& numbers, const weighted_yarn& rule, const schedule& original) 
 struct magnified_linear {
   double factor, magnitude;
 
-  void apply(schedule& schedule) const {
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i) schedule.inv_freq(i) /= widened(factor);
-    schedule.attention_factor *= magnitude;
+  void apply(schedule& axis) const {
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= widened(factor);
+    axis.attention_factor *= magnitude;
   }
 };
 
@@ -25027,10 +25027,10 @@ void record(auto& numbers, const magnified_linear& rule, const schedule&) {
 struct ggml_pair_factors {
   pair_factor_scaling divisors;
 
-  void apply(schedule& schedule) const {
-    divisors.apply(schedule);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) schedule.inv_freq(i) = 0;
+  void apply(schedule& axis) const {
+    divisors.apply(axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
   }
 };
 

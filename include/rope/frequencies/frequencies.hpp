@@ -209,9 +209,9 @@ class frequencies {
     if (!detail::is_finite(base) || base <= 1)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
-    schedule.restart(detail::widened(base));
-    return schedule;
+    schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    axis.restart(detail::widened(base));
+    return axis;
   }
 
   template <class... Scalings>

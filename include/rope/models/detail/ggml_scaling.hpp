@@ -21,13 +21,13 @@ struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
 
-  void apply(schedule& schedule) const {
-    const number_array<long double> original = schedule.inv_freq;
-    yarn.apply(schedule);
+  void apply(schedule& axis) const {
+    const number_array<long double> original = axis.inv_freq;
+    yarn.apply(axis);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
       const long double linear = original(i) / widened(yarn.factor);
-      schedule.inv_freq(i) = linear + (schedule.inv_freq(i) - linear) * widened(ext_factor);
+      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * widened(ext_factor);
     }
   }
 };
@@ -41,9 +41,9 @@ void record(auto& numbers, const weighted_yarn& rule, const schedule& original) 
 struct magnified_linear {
   double factor, magnitude;
 
-  void apply(schedule& schedule) const {
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i) schedule.inv_freq(i) /= widened(factor);
-    schedule.attention_factor *= magnitude;
+  void apply(schedule& axis) const {
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= widened(factor);
+    axis.attention_factor *= magnitude;
   }
 };
 
@@ -56,10 +56,10 @@ void record(auto& numbers, const magnified_linear& rule, const schedule&) {
 struct ggml_pair_factors {
   pair_factor_scaling divisors;
 
-  void apply(schedule& schedule) const {
-    divisors.apply(schedule);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) schedule.inv_freq(i) = 0;
+  void apply(schedule& axis) const {
+    divisors.apply(axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
   }
 };
 
