@@ -24,18 +24,12 @@
 #include "fuzz/support/wrong_option.hpp"
 
 using namespace rope;
-using fuzz::axes;
-using fuzz::axis_rotation;
-using fuzz::axis_tables;
-using fuzz::bytes;
-using fuzz::channels;
-using fuzz::check;
-using fuzz::coordinates;
-using fuzz::refuses;
-using fuzz::wide;
-using testing::guarded_memory;
 
+// Names of this file stay out of the global namespace, where those of the library would shadow them.
+namespace fuzz {
 namespace {
+
+using testing::guarded_memory;
 
 constexpr double limit = 0x1p53;
 
@@ -723,24 +717,25 @@ class decoder {
 };
 
 }  // namespace
+}  // namespace fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
-  bytes b(data, size);
+  fuzz::bytes b(data, size);
   switch (b.up_to(4)) {
     case 0:
-      decoder<float>(b).run();
+      fuzz::decoder<float>(b).run();
       break;
     case 1:
-      decoder<double>(b).run();
+      fuzz::decoder<double>(b).run();
       break;
     case 2:
-      decoder<Eigen::half>(b).run();
+      fuzz::decoder<Eigen::half>(b).run();
       break;
     case 3:
-      decoder<Eigen::bfloat16>(b).run();
+      fuzz::decoder<Eigen::bfloat16>(b).run();
       break;
     default:
-      decoder<std::int8_t>(b).run();
+      fuzz::decoder<std::int8_t>(b).run();
   }
   return 0;
 }

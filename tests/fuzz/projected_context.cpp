@@ -20,12 +20,9 @@
 #include "fuzz/support/tokens.hpp"
 
 using namespace rope;
-using fuzz::bytes;
-using fuzz::channels;
-using fuzz::check;
-using fuzz::refuses;
-using fuzz::wide;
 
+// Names of this file stay out of the global namespace, where those of the library would shadow them.
+namespace fuzz {
 namespace {
 
 constexpr Index pairs = 2;
@@ -386,21 +383,22 @@ void run(bytes& b) {
 }
 
 }  // namespace
+}  // namespace fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
-  bytes b(data, size);
+  fuzz::bytes b(data, size);
   switch (b.up_to(3)) {
     case 0:
-      run<float, half_split>(b);
+      fuzz::run<float, half_split>(b);
       break;
     case 1:
-      run<float, interleaved>(b);
+      fuzz::run<float, interleaved>(b);
       break;
     case 2:
-      run<double, half_split>(b);
+      fuzz::run<double, half_split>(b);
       break;
     default:
-      run<double, interleaved>(b);
+      fuzz::run<double, interleaved>(b);
   }
   return 0;
 }
