@@ -4519,6 +4519,60 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
+#define ROPE_BASE_SIMD_INFINITIES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
@@ -4773,8 +4827,7 @@ struct token_heads {
 /// Rotates pairs [first, row.pairs) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class S, bool inverse>
 void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  using A = std::conditional_t<std::is_same_v<arithmetic<T>, float> && !std::is_same_v<T, float>, float,
-                               std::common_type_t<arithmetic<T>, S>>;
+  using A = std::common_type_t<arithmetic<T>, S>;
   for (Index h = 0; h < x.heads; ++h) {
     const T* in = x.in + h * x.in_stride;
     T* out = x.out + h * x.out_stride;
@@ -5055,8 +5108,8 @@ bool has_inverse_square(double m) {
 
 /// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
 /// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
-/// become infinite, and its product with a channel of 0 NaN: tables that may have such entries are used as
-/// they are, and products formed in double.
+/// become infinite, and its product with a channel of 0 NaN: for float channels, tables that may have such
+/// entries are used as they are, and products formed in double; for 16-bit channels, rows that have some.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -5080,6 +5133,9 @@ class converted_row {
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
+
+  /// Whether every entry is still a number in A.
+  bool is_finite() const { return all_finite(entries_, 2 * pairs_); }
 
   table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
 
@@ -7449,7 +7505,9 @@ class rotation {
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
     const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
     if constexpr (!std::is_same_v<S, A>)
-      if (converts_rows_) return rotate_token<Layout>(token, converted_row<A>(row).row(), streams_);
+      if (converts_rows_)
+        if (const converted_row<A> converted(row); sizeof(T) > 2 || converted.is_finite())
+          return rotate_token<Layout>(token, converted.row(), streams_);
     rotate_token<Layout>(token, row, streams_);
   }
 
@@ -7477,12 +7535,11 @@ class rotation {
   Index tokens_ahead_ = 0;      // how many tokens ahead memory is prefetched; 0: not at all
 };
 
-// Not inline, so that programs can have it compiled once (`extern template`).
-
 /// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
 /// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
 /// are taken side by side and share the table row of a token: one alone would read as much of the table as of
-/// its data, and all of them would be too many streams.
+/// its data, and all of them would be too many streams. Not inline, so that programs can have it compiled
+/// once (`extern template`).
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
@@ -7586,60 +7643,6 @@ void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& 
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
-#define ROPE_BASE_SIMD_INFINITIES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP

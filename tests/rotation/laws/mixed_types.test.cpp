@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rotation/rotate.hpp>
+#include <rope/tables/given_table.hpp>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -133,6 +135,33 @@ TEST_CASE("entries beyond the range of float turn small float channels to what t
                   v = x[static_cast<std::size_t>(Layout::second(i, pairs))];
       CHECK(u == static_cast<float>(table.cos(5)(i) * 0x1p-100));
       CHECK(v == static_cast<float>(table.sin(5)(i) * 0x1p-100));
+    }
+  });
+}
+
+TEMPLATE_TEST_CASE("entries beyond the range of float turn 16-bit channels to what they are", "[rotation]",
+                   Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  for_each_layout([&]<class Layout>(Layout) {
+    constexpr Index head_dim = 16, pairs = head_dim / 2;
+    const frequency_table<double> angles(frequencies::custom(frequencies(head_dim).inv_freq(), 0x1p150), 8);
+    const frequency_table<double> given = table_of_entries<double>(
+        Eigen::ArrayXXd::Constant(8, pairs, 0x1p150), Eigen::ArrayXXd::Constant(8, pairs, 0x1p149));
+    for (const auto* table : {&angles, &given}) {
+      std::vector<T> zeros(head_dim, T(0));
+      rotate<Layout>(bshd(zeros.data(), 1, 1, 1, head_dim), *table, 5);
+      for (const T channel : zeros) CHECK(channel == T(0));
+      if constexpr (std::is_same_v<T, Eigen::bfloat16>) {  // a half times 2^150 is a half for 0 only
+        std::vector<T> x(head_dim, T(0));
+        for (Index i = 0; i < pairs; ++i) x[static_cast<std::size_t>(Layout::first(i, pairs))] = T(0x1p-100f);
+        rotate<Layout>(bshd(x.data(), 1, 1, 1, head_dim), *table, 5);
+        for (Index i = 0; i < pairs; ++i) {
+          CHECK(x[static_cast<std::size_t>(Layout::first(i, pairs))] ==
+                T(static_cast<float>(table->cos(5)(i) * 0x1p-100)));
+          CHECK(x[static_cast<std::size_t>(Layout::second(i, pairs))] ==
+                T(static_cast<float>(table->sin(5)(i) * 0x1p-100)));
+        }
+      }
     }
   });
 }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <rope/base/channels.hpp>
+#include <rope/base/simd/infinities.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
@@ -26,8 +27,8 @@ bool has_inverse_square(double m) {
 
 /// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
 /// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
-/// become infinite, and its product with a channel of 0 NaN: tables that may have such entries are used as
-/// they are, and products formed in double.
+/// become infinite, and its product with a channel of 0 NaN: for float channels, tables that may have such
+/// entries are used as they are, and products formed in double; for 16-bit channels, rows that have some.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -51,6 +52,9 @@ class converted_row {
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
+
+  /// Whether every entry is still a number in A.
+  bool is_finite() const { return all_finite(entries_, 2 * pairs_); }
 
   table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
 

@@ -51,8 +51,7 @@ struct token_heads {
 /// Rotates pairs [first, row.pairs) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class S, bool inverse>
 void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  using A = std::conditional_t<std::is_same_v<arithmetic<T>, float> && !std::is_same_v<T, float>, float,
-                               std::common_type_t<arithmetic<T>, S>>;
+  using A = std::common_type_t<arithmetic<T>, S>;
   for (Index h = 0; h < x.heads; ++h) {
     const T* in = x.in + h * x.in_stride;
     T* out = x.out + h * x.out_stride;

@@ -198,7 +198,9 @@ class rotation {
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
     const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
     if constexpr (!std::is_same_v<S, A>)
-      if (converts_rows_) return rotate_token<Layout>(token, converted_row<A>(row).row(), streams_);
+      if (converts_rows_)
+        if (const converted_row<A> converted(row); sizeof(T) > 2 || converted.is_finite())
+          return rotate_token<Layout>(token, converted.row(), streams_);
     rotate_token<Layout>(token, row, streams_);
   }
 
@@ -226,12 +228,11 @@ class rotation {
   Index tokens_ahead_ = 0;      // how many tokens ahead memory is prefetched; 0: not at all
 };
 
-// Not inline, so that programs can have it compiled once (`extern template`).
-
 /// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
 /// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
 /// are taken side by side and share the table row of a token: one alone would read as much of the table as of
-/// its data, and all of them would be too many streams.
+/// its data, and all of them would be too many streams. Not inline, so that programs can have it compiled
+/// once (`extern template`).
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
