@@ -3242,7 +3242,7 @@ struct head_view {
   }
 
  private:
-  /// A view without elements may be one without memory, and stays so.
+  /// Moves data on, unless it is null as it may be in a view without elements.
   void advance(Index elements) {
     if (data != nullptr) data += elements;
   }
@@ -3255,20 +3255,23 @@ struct head_view {
 
 namespace detail {
 
-/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
-/// most when T stores it, and what T stores is read exactly.
+/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
+/// most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 
-/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
-/// can hold; an extent of 0 does not hide the others.
+/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
+/// counted as 1: strides are products of some of the extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
 
+/// Refuses extents that are negative, or whose elements exceed the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
   if (a < 0 || b < 0 || c < 0 || d < 0)
@@ -3626,7 +3629,7 @@ inline const char* name_of(layout_kind layout) {
 
 namespace detail {
 
-/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
+/// Stands for a layout that the caller did not name, so that a static_assert can ask for it.
 struct unnamed_layout {};
 
 /// Whether two layouts pair the same channels in the same order.
@@ -3639,9 +3642,9 @@ bool same_layout(Index pairs) {
   return true;
 }
 
-/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
-/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
-/// and addresses of its own.
+/// A number that is equal for layouts which pair the same channels in the same order: 1 or 2 for the two of
+/// the library, a hash of the channels for others. Not the type or an address, because a cache may be given
+/// to a shared library, which has its own.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {
@@ -3887,6 +3890,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Refuses negative extents and views larger than the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
@@ -3898,7 +3904,10 @@ void check_view(const char* function, const head_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// Refuses a null pointer where the shape has elements. Not for views that only tell a shape.
+/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
+/// (shape_of).
+///
+/// Throws:  std::invalid_argument
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
@@ -3922,8 +3931,8 @@ bool is_dense(const head_view<T>& x) {
   return ascends && last + 1 == x.size();
 }
 
-/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
-/// of 1 is never taken, so it may be anything.
+/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
+/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
 template <class T>
 bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   if (x.size() == 0) return true;
@@ -3936,9 +3945,9 @@ bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
 
-/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
-/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
-/// one, as in a window of one array.
+/// Whether `place` is a channel of x, found by dividing its distance from the start by the strides, the
+/// longest first. True is certain. False is certain only if every stride is at least as long as what the
+/// shorter ones span, as in a window of an array.
 template <class T>
 bool holds_channel(const head_view<T>& x, const T* place) {
   if (std::less<const T*>{}(place, x.data)) return false;
@@ -3965,7 +3974,7 @@ bool holds_channel(const head_view<T>& x, const T* place) {
   return rest < x.head_dim;
 }
 
-/// Whether the first channel of one view is found to be a channel of the other.
+/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
 template <class T>
 bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
   return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
@@ -4062,11 +4071,11 @@ template <class T>
 using stored_view =
     std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
 
-/// Channels that are stored as T, as numbers to compute with and to round again.
+/// The channel type that T is read as and rounded from: float for integers, else T itself.
 template <class T>
 using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
 
-/// Heads in the order of their scales.
+/// Contiguous integers, in the same order of axes as their contiguous scales.
 template <class T>
 quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
                                 Index head_dim) {
@@ -4091,7 +4100,7 @@ head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
   return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
 }
 
-/// Extents, of the scales too, and data where the shape has elements.
+/// Refuses extents that cannot be, scales of another shape, and null pointers where there are elements.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -4109,7 +4118,7 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// The same for heads of channels.
+/// The same for heads of any stored type.
 template <class T>
 void check_stored(const char* function, const head_view<T>& x) {
   check_view(function, x);
@@ -10954,13 +10963,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Positions whose extremes are known, as check_rotation takes them.
+/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
-/// How positions were given, where one of them alone does not show it.
+/// The end of a message about a position: where several follow from a start, the start and the last of them.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -10979,7 +10988,9 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
   return text;
 }
 
-/// The channels that turn lie in the head.
+/// Refuses a window of channels that does not lie in the head.
+///
+/// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
     ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
@@ -10990,7 +11001,9 @@ inline void check_window(const char* function, Index first_channel, Index rotary
                        " on that turn must lie in the head of ", head_dim, " channels"));
 }
 
-/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
+/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
+///
+/// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
 template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
@@ -11005,7 +11018,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   check_layout<Layout>(function, table.pairs());
 }
 
-/// Everything that can be wrong with a call, found before anything is written.
+/// The same and what can be wrong with the view, found before anything is written.
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
@@ -11014,7 +11027,9 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 
-/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
+/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too.
+///
+/// Throws:  std::invalid_argument
 template <class S>
 void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -11153,9 +11168,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Entries of another
-///            type than channels are computed in become numbers of that type first, unless they leave the
-///            range of float. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
+///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table entries of
+///            another type than the arithmetic are converted to it first; those beyond the range of float are
+///            multiplied in double. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
 ///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
 ///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
@@ -13243,8 +13258,8 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
 ///
-/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
-/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
+/// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
+/// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
 ///
 /// Sums are in double, in an order that depends on the shapes only, never on the threads.
 
@@ -13252,6 +13267,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// The two parts above.
 enum class part { along, across };
 
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
@@ -13270,6 +13286,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
+/// How many bytes of heads and their gradient a sum reads.
 template <class X, class G>
 Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
@@ -13282,7 +13299,9 @@ struct turning_channels {
   head_view<const G> d_x;
 };
 
-/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
+/// The channels that turn, of checked heads and their gradient.
+///
+/// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
 template <class Layout, class X, class G, class S, class Source>
 turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
                                         const head_view<const G>& d_x, const placed_table<S>& table,
@@ -13299,7 +13318,9 @@ turning_channels<X, G> checked_gradient(const char* function, const head_view<co
   return {x.channels(first, count), d_x.channels(first, count)};
 }
 
-/// Given entries do not say which frequencies and positions they come from.
+/// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
+///
+/// Throws:  std::invalid_argument
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
   if (table.source() == table_source::entries)
@@ -13322,8 +13343,8 @@ number_array<double> sums_by_token(const head_view<const X>& x, const head_view<
   return sums;
 }
 
-/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
-/// [rows, n].
+/// For every row of the table the sum of those columns of `by_token` [n, batch * tokens] whose tokens use the
+/// row: [rows, n].
 template <class S, class Source>
 number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
                                  const frequency_table<S>& table, const Source& positions) {
@@ -13335,12 +13356,12 @@ number_array<double> sums_by_row(const number_array<double>& by_token, Index tok
   return by_row;
 }
 
-/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
-/// columns]. weight(b, t, column).
+/// One part of every pair, summed over heads and tokens with weight(b, t, column): [pairs, columns].
 template <class Layout, part which, class X, class G, class Threads, class Weight>
 number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                                    Index columns, const Threads& threads, const Weight& weight) {
-  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
+  // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
+  // threads of most machines, few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
@@ -13643,7 +13664,7 @@ struct head_norm {
 
 namespace detail {
 
-/// A norm for heads of this shape.
+/// The norm, if it fits heads of this shape.
 ///
 /// Throws:  std::invalid_argument
 template <class W, class T>
@@ -13738,15 +13759,15 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
     detail::normalize_checked<T>("normalize_heads_to", x, out, norm, threads);
 }
 
-/// Normalises every head of `x` in place and rotates it, while it is in the cache.
+/// Normalises every head of `x` in place and rotates it, in one pass over memory.
 ///
 ///     y = R(norm(x))
 ///
 /// The norm is that of the whole head, the rotation that of its window where the table is placed in the head.
 /// In float and double these are the bits of `normalize_heads` and then `rotate`. Channels of 16 bits stay in
-/// float between the two and are rounded once, in the end: nearest to what the model means. Those two calls
-/// round them twice, and transformers five times: after x / rms, after its product with the weight (Gemma
-/// rounds these together), and after both products and the sum of the rotation.
+/// float between the two and are rounded once, at the end. The two calls round them twice, and transformers
+/// five times: x / rms, its product with the weight (Gemma rounds these together), and both products and the
+/// sum of the rotation.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
@@ -15535,13 +15556,13 @@ inline void check_shift_without_table(const char* function, key_storage storage,
 #include <vector>
 
 
-/// Keys that were rotated before, turned once more by an exact difference of angles.
+/// Turns keys that are rotated already by the exact difference of two angles.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
+/// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
 template <class Layout, class T>
 class key_turn {
   using A = arithmetic<T>;
@@ -15563,7 +15584,7 @@ class key_turn {
     }
     apply(keys, b, slot);
   }
-  /// The same by phase_of_pair(i), whatever the steps are.
+  /// Turns every head of one token by m R(phase_of_pair(i)), whatever the steps are.
   template <class PhaseOfPair>
   void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
@@ -15591,10 +15612,10 @@ class key_turn {
 // Not inline, so that programs can have it compiled once (`extern template`).
 template <class Layout, class T>
 void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
-  if (keys.heads == 0) return;  // a view without elements may be one without memory
+  if (keys.heads == 0) return;  // its data may be null
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
-  // The stride of one head alone may be anything, so it is not added to a pointer.
+  // The stride of one head alone may be anything and must not be added to a pointer.
   const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
   rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
@@ -16199,7 +16220,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Views of one shape, with memory where it has elements.
+/// Refuses views of different shapes, and null pointers where there are elements.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
@@ -16215,7 +16236,7 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   check_memory(function, x);
 }
 
-/// One head of a checked view.
+/// Rounds one head of a checked view.
 template <class X>
 void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
   if constexpr (std::is_same_v<X, float>) {
@@ -16444,13 +16465,13 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
 #define ROPE_ROTATION_NORMED_TABLE_HPP
 
 
-/// A norm and the rotation behind it as one argument.
+/// A norm and the table of the rotation that follows it, as one argument.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// A table before which keys are normalised: where a cache or pages take a table to append new keys, they
-/// take one of these, and keys are normalised, rotated and written in one pass.
+/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
+/// these too: keys are then normalised, rotated and written in one pass.
 ///
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///
@@ -16486,6 +16507,7 @@ normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::
 
 namespace detail {
 
+/// In place of a norm: none.
 struct no_norm {};
 
 template <class T>
@@ -16493,7 +16515,7 @@ no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view
   return {};
 }
 
-/// What new keys go through on their way into a cache.
+/// What is done to new keys on their way into a cache.
 template <class S, class Norm>
 struct key_way {
   placed_table<S> table;
@@ -20178,7 +20200,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A checked call on the heads of tokens, as in norm_pass.
+/// A checked call, run on some tokens at a time, as norm_pass is.
 template <class T, class W>
 class norm_gradient {
   using A = arithmetic<T>;
@@ -20216,7 +20238,7 @@ class norm_gradient {
   }
 
  private:
-  /// The heads of one mean, [group, head_dim] from head `first` on of x and of d.
+  /// The `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of one token.
   void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
     const Index n = x_.head_dim;
     double squares = 0, along = 0;
@@ -20255,7 +20277,7 @@ class norm_gradient {
 ///     d_x = (g d - x mean(x g d) / rms^2) / rms
 ///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
 ///
-/// That of `normalize_and_rotate` is rotate_gradient and then this one.
+/// The gradient of `normalize_and_rotate` is rotate_gradient followed by this function.
 ///
 ///     rotate_gradient<half_split>(d_q, table, start);
 ///     normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
@@ -23039,8 +23061,8 @@ struct layer_group {
 #include <type_traits>
 
 
-/// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
-/// sharpens it again. They scale queries, rotated or not; keys stay as they are.
+/// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
+/// sharpen it again. Queries are scaled before or after their rotation; keys are not.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -23070,8 +23092,7 @@ struct log_n_query_scaling {
   }
 };
 
-/// What Llama 4 scales queries by in the layers that do not rotate, and Ministral 3 and Mistral 4 in every
-/// layer.
+/// The factor of Llama 4, in the layers that do not rotate, and of Ministral 3 and Mistral 4, in every layer.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
 ///
@@ -30484,7 +30505,7 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 #include <type_traits>
 
 
-/// Outliers among the channels of a head, spread over all of them before heads are rounded to few bits.
+/// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -30531,8 +30552,9 @@ void transform_head(A* x, Index size) {
 ///     hadamard_transform(k);
 ///     quantize(k, keys);
 ///
-/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. It is its own
-/// inverse: values that were transformed before they are rounded give outputs that are transformed once more.
+/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. Values may be
+/// transformed too: attention then gives transformed outputs, and as the matrix is its own inverse a second
+/// transform of these gives the outputs.
 ///
 /// \param x        [batch, tokens, heads, head_dim], head_dim a power of two; x.channels(...) is a window of
 ///                 one where it is not
@@ -30674,8 +30696,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
 }
 
-/// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
-/// them is what `rotate<To>` makes of them afterwards, in the new order.
+/// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
+/// `rotate<To>` gives what `rotate<From>` gives of the old ones, in the new order.
 ///
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
 ///                    in the head
@@ -30729,9 +30751,9 @@ requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&
 #include <vector>
 
 
-/// PoPE, polar position embeddings. RoPE turns a pair whose own direction already is an angle, so what a
-/// channel says and where it stands mix in one phase. PoPE makes a channel a magnitude alone, softplus(x) >
-/// 0, and lets the position alone be the phase: a score is a sum of magnitudes times cosines of the distance.
+/// PoPE, polar position embeddings. In RoPE a pair has an angle of its own before it turns, so that content
+/// and position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the position
+/// alone the phase: a score is a sum of products of magnitudes with cosines of the distance.
 ///
 ///     q_i -> softplus(q_i) (cos p f_i, sin p f_i)
 ///     k_i -> softplus(k_i) (cos(p f_i + b_hi), sin(p f_i + b_hi))
@@ -30863,7 +30885,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   });
 }
 
-/// Types that a caller may have got wrong. A layout orders the output here, so it is asked for in other
+/// What can be wrong with types. The layout is that of the output here, so that it is asked for in other
 /// words.
 #define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
@@ -30941,7 +30963,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Everything that can be wrong with any head, found before the first of them is written.
+/// What can be wrong with any of the heads, found before the first of them is written.
+///
+/// Throws:  as check_rotation; std::invalid_argument unless there is one table per head
 template <class Layout, class T, rotation_table Table, class P>
 void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {

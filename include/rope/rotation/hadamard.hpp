@@ -18,7 +18,7 @@
 #include <rope/rotation/view.hpp>
 #include <rope/rotation/view_checks.hpp>
 
-/// Outliers among the channels of a head, spread over all of them before heads are rounded to few bits.
+/// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -65,8 +65,9 @@ void transform_head(A* x, Index size) {
 ///     hadamard_transform(k);
 ///     quantize(k, keys);
 ///
-/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. It is its own
-/// inverse: values that were transformed before they are rounded give outputs that are transformed once more.
+/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. Values may be
+/// transformed too: attention then gives transformed outputs, and as the matrix is its own inverse a second
+/// transform of these gives the outputs.
 ///
 /// \param x        [batch, tokens, heads, head_dim], head_dim a power of two; x.channels(...) is a window of
 ///                 one where it is not

@@ -62,7 +62,7 @@ struct head_norm {
 
 namespace detail {
 
-/// A norm for heads of this shape.
+/// The norm, if it fits heads of this shape.
 ///
 /// Throws:  std::invalid_argument
 template <class W, class T>
@@ -157,15 +157,15 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
     detail::normalize_checked<T>("normalize_heads_to", x, out, norm, threads);
 }
 
-/// Normalises every head of `x` in place and rotates it, while it is in the cache.
+/// Normalises every head of `x` in place and rotates it, in one pass over memory.
 ///
 ///     y = R(norm(x))
 ///
 /// The norm is that of the whole head, the rotation that of its window where the table is placed in the head.
 /// In float and double these are the bits of `normalize_heads` and then `rotate`. Channels of 16 bits stay in
-/// float between the two and are rounded once, in the end: nearest to what the model means. Those two calls
-/// round them twice, and transformers five times: after x / rms, after its product with the weight (Gemma
-/// rounds these together), and after both products and the sum of the rotation.
+/// float between the two and are rounded once, at the end. The two calls round them twice, and transformers
+/// five times: x / rms, its product with the weight (Gemma rounds these together), and both products and the
+/// sum of the rotation.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`

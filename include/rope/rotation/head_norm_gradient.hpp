@@ -24,7 +24,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A checked call on the heads of tokens, as in norm_pass.
+/// A checked call, run on some tokens at a time, as norm_pass is.
 template <class T, class W>
 class norm_gradient {
   using A = arithmetic<T>;
@@ -62,7 +62,7 @@ class norm_gradient {
   }
 
  private:
-  /// The heads of one mean, [group, head_dim] from head `first` on of x and of d.
+  /// The `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of one token.
   void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
     const Index n = x_.head_dim;
     double squares = 0, along = 0;
@@ -101,7 +101,7 @@ class norm_gradient {
 ///     d_x = (g d - x mean(x g d) / rms^2) / rms
 ///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
 ///
-/// That of `normalize_and_rotate` is rotate_gradient and then this one.
+/// The gradient of `normalize_and_rotate` is rotate_gradient followed by this function.
 ///
 ///     rotate_gradient<half_split>(d_q, table, start);
 ///     normalize_heads_gradient(q, q_norm, d_q, d_q_weight);

@@ -78,7 +78,7 @@ inline const char* name_of(layout_kind layout) {
 
 namespace detail {
 
-/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
+/// Stands for a layout that the caller did not name, so that a static_assert can ask for it.
 struct unnamed_layout {};
 
 /// Whether two layouts pair the same channels in the same order.
@@ -91,9 +91,9 @@ bool same_layout(Index pairs) {
   return true;
 }
 
-/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
-/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
-/// and addresses of its own.
+/// A number that is equal for layouts which pair the same channels in the same order: 1 or 2 for the two of
+/// the library, a hash of the channels for others. Not the type or an address, because a cache may be given
+/// to a shared library, which has its own.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {

@@ -7,13 +7,13 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// A norm and the rotation behind it as one argument.
+/// A norm and the table of the rotation that follows it, as one argument.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// A table before which keys are normalised: where a cache or pages take a table to append new keys, they
-/// take one of these, and keys are normalised, rotated and written in one pass.
+/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
+/// these too: keys are then normalised, rotated and written in one pass.
 ///
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///
@@ -49,6 +49,7 @@ normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::
 
 namespace detail {
 
+/// In place of a norm: none.
 struct no_norm {};
 
 template <class T>
@@ -56,7 +57,7 @@ no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view
   return {};
 }
 
-/// What new keys go through on their way into a cache.
+/// What is done to new keys on their way into a cache.
 template <class S, class Norm>
 struct key_way {
   placed_table<S> table;

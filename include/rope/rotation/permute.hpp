@@ -99,8 +99,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
 }
 
-/// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
-/// them is what `rotate<To>` makes of them afterwards, in the new order.
+/// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
+/// `rotate<To>` gives what `rotate<From>` gives of the old ones, in the new order.
 ///
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
 ///                    in the head

@@ -25,9 +25,9 @@
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>
 
-/// PoPE, polar position embeddings. RoPE turns a pair whose own direction already is an angle, so what a
-/// channel says and where it stands mix in one phase. PoPE makes a channel a magnitude alone, softplus(x) >
-/// 0, and lets the position alone be the phase: a score is a sum of magnitudes times cosines of the distance.
+/// PoPE, polar position embeddings. In RoPE a pair has an angle of its own before it turns, so that content
+/// and position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the position
+/// alone the phase: a score is a sum of products of magnitudes with cosines of the distance.
 ///
 ///     q_i -> softplus(q_i) (cos p f_i, sin p f_i)
 ///     k_i -> softplus(k_i) (cos(p f_i + b_hi), sin(p f_i + b_hi))
@@ -159,7 +159,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   });
 }
 
-/// Types that a caller may have got wrong. A layout orders the output here, so it is asked for in other
+/// What can be wrong with types. The layout is that of the output here, so that it is asked for in other
 /// words.
 #define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \

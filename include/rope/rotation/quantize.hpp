@@ -22,7 +22,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Views of one shape, with memory where it has elements.
+/// Refuses views of different shapes, and null pointers where there are elements.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
@@ -38,7 +38,7 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   check_memory(function, x);
 }
 
-/// One head of a checked view.
+/// Rounds one head of a checked view.
 template <class X>
 void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
   if constexpr (std::is_same_v<X, float>) {

@@ -96,11 +96,11 @@ template <class T>
 using stored_view =
     std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
 
-/// Channels that are stored as T, as numbers to compute with and to round again.
+/// The channel type that T is read as and rounded from: float for integers, else T itself.
 template <class T>
 using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
 
-/// Heads in the order of their scales.
+/// Contiguous integers, in the same order of axes as their contiguous scales.
 template <class T>
 quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
                                 Index head_dim) {
@@ -125,7 +125,7 @@ head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
   return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
 }
 
-/// Extents, of the scales too, and data where the shape has elements.
+/// Refuses extents that cannot be, scales of another shape, and null pointers where there are elements.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -143,7 +143,7 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// The same for heads of channels.
+/// The same for heads of any stored type.
 template <class T>
 void check_stored(const char* function, const head_view<T>& x) {
   check_view(function, x);

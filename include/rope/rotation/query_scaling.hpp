@@ -17,8 +17,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/rotation/view_checks.hpp>
 
-/// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
-/// sharpens it again. They scale queries, rotated or not; keys stay as they are.
+/// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
+/// sharpen it again. Queries are scaled before or after their rotation; keys are not.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -48,8 +48,7 @@ struct log_n_query_scaling {
   }
 };
 
-/// What Llama 4 scales queries by in the layers that do not rotate, and Ministral 3 and Mistral 4 in every
-/// layer.
+/// The factor of Llama 4, in the layers that do not rotate, and of Ministral 3 and Mistral 4, in every layer.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
 ///

@@ -100,9 +100,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Entries of another
-///            type than channels are computed in become numbers of that type first, unless they leave the
-///            range of float. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
+///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table entries of
+///            another type than the arithmetic are converted to it first; those beyond the range of float are
+///            multiplied in double. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
 ///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
 ///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression

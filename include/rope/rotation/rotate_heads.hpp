@@ -22,7 +22,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Everything that can be wrong with any head, found before the first of them is written.
+/// What can be wrong with any of the heads, found before the first of them is written.
+///
+/// Throws:  as check_rotation; std::invalid_argument unless there is one table per head
 template <class Layout, class T, rotation_table Table, class P>
 void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {

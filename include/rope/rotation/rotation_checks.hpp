@@ -21,13 +21,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Positions whose extremes are known, as check_rotation takes them.
+/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
-/// How positions were given, where one of them alone does not show it.
+/// The end of a message about a position: where several follow from a start, the start and the last of them.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -46,7 +46,9 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
   return text;
 }
 
-/// The channels that turn lie in the head.
+/// Refuses a window of channels that does not lie in the head.
+///
+/// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
     ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
@@ -57,7 +59,9 @@ inline void check_window(const char* function, Index first_channel, Index rotary
                        " on that turn must lie in the head of ", head_dim, " channels"));
 }
 
-/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
+/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
+///
+/// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
 template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
@@ -72,7 +76,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   check_layout<Layout>(function, table.pairs());
 }
 
-/// Everything that can be wrong with a call, found before anything is written.
+/// The same and what can be wrong with the view, found before anything is written.
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
@@ -81,7 +85,9 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 
-/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
+/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too.
+///
+/// Throws:  std::invalid_argument
 template <class S>
 void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();

@@ -99,7 +99,7 @@ struct head_view {
   }
 
  private:
-  /// A view without elements may be one without memory, and stays so.
+  /// Moves data on, unless it is null as it may be in a view without elements.
   void advance(Index elements) {
     if (data != nullptr) data += elements;
   }
@@ -112,20 +112,23 @@ struct head_view {
 
 namespace detail {
 
-/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
-/// most when T stores it, and what T stores is read exactly.
+/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
+/// most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 
-/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
-/// can hold; an extent of 0 does not hide the others.
+/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
+/// counted as 1: strides are products of some of the extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
 
+/// Refuses extents that are negative, or whose elements exceed the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
   if (a < 0 || b < 0 || c < 0 || d < 0)

@@ -16,6 +16,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Refuses negative extents and views larger than the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
@@ -27,7 +30,10 @@ void check_view(const char* function, const head_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// Refuses a null pointer where the shape has elements. Not for views that only tell a shape.
+/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
+/// (shape_of).
+///
+/// Throws:  std::invalid_argument
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
@@ -51,8 +57,8 @@ bool is_dense(const head_view<T>& x) {
   return ascends && last + 1 == x.size();
 }
 
-/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
-/// of 1 is never taken, so it may be anything.
+/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
+/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
 template <class T>
 bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   if (x.size() == 0) return true;
@@ -65,9 +71,9 @@ bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
 
-/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
-/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
-/// one, as in a window of one array.
+/// Whether `place` is a channel of x, found by dividing its distance from the start by the strides, the
+/// longest first. True is certain. False is certain only if every stride is at least as long as what the
+/// shorter ones span, as in a window of an array.
 template <class T>
 bool holds_channel(const head_view<T>& x, const T* place) {
   if (std::less<const T*>{}(place, x.data)) return false;
@@ -94,7 +100,7 @@ bool holds_channel(const head_view<T>& x, const T* place) {
   return rest < x.head_dim;
 }
 
-/// Whether the first channel of one view is found to be a channel of the other.
+/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
 template <class T>
 bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
   return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));

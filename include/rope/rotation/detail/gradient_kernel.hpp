@@ -24,8 +24,8 @@
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
 ///
-/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
-/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
+/// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
+/// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
 ///
 /// Sums are in double, in an order that depends on the shapes only, never on the threads.
 
@@ -33,6 +33,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// The two parts above.
 enum class part { along, across };
 
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
@@ -51,6 +52,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
+/// How many bytes of heads and their gradient a sum reads.
 template <class X, class G>
 Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
@@ -63,7 +65,9 @@ struct turning_channels {
   head_view<const G> d_x;
 };
 
-/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
+/// The channels that turn, of checked heads and their gradient.
+///
+/// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
 template <class Layout, class X, class G, class S, class Source>
 turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
                                         const head_view<const G>& d_x, const placed_table<S>& table,
@@ -80,7 +84,9 @@ turning_channels<X, G> checked_gradient(const char* function, const head_view<co
   return {x.channels(first, count), d_x.channels(first, count)};
 }
 
-/// Given entries do not say which frequencies and positions they come from.
+/// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
+///
+/// Throws:  std::invalid_argument
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
   if (table.source() == table_source::entries)
@@ -103,8 +109,8 @@ number_array<double> sums_by_token(const head_view<const X>& x, const head_view<
   return sums;
 }
 
-/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
-/// [rows, n].
+/// For every row of the table the sum of those columns of `by_token` [n, batch * tokens] whose tokens use the
+/// row: [rows, n].
 template <class S, class Source>
 number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
                                  const frequency_table<S>& table, const Source& positions) {
@@ -116,12 +122,12 @@ number_array<double> sums_by_row(const number_array<double>& by_token, Index tok
   return by_row;
 }
 
-/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
-/// columns]. weight(b, t, column).
+/// One part of every pair, summed over heads and tokens with weight(b, t, column): [pairs, columns].
 template <class Layout, part which, class X, class G, class Threads, class Weight>
 number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                                    Index columns, const Threads& threads, const Weight& weight) {
-  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
+  // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
+  // threads of most machines, few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);

@@ -19,13 +19,13 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// Keys that were rotated before, turned once more by an exact difference of angles.
+/// Turns keys that are rotated already by the exact difference of two angles.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
+/// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
 template <class Layout, class T>
 class key_turn {
   using A = arithmetic<T>;
@@ -47,7 +47,7 @@ class key_turn {
     }
     apply(keys, b, slot);
   }
-  /// The same by phase_of_pair(i), whatever the steps are.
+  /// Turns every head of one token by m R(phase_of_pair(i)), whatever the steps are.
   template <class PhaseOfPair>
   void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
@@ -75,10 +75,10 @@ class key_turn {
 // Not inline, so that programs can have it compiled once (`extern template`).
 template <class Layout, class T>
 void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
-  if (keys.heads == 0) return;  // a view without elements may be one without memory
+  if (keys.heads == 0) return;  // its data may be null
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
-  // The stride of one head alone may be anything, so it is not added to a pointer.
+  // The stride of one head alone may be anything and must not be added to a pointer.
   const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
   rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
