@@ -11,7 +11,7 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// Only a file that is not there stops every compiler; what it went on to would bury the sentence above.
+// #error does not stop every compiler, and what follows would bury the sentence above. A missing file does.
 #include <rope_needs_cpp20>
 #endif
 
@@ -29,8 +29,8 @@
 #error "rope needs Eigen 3.4 or newer"
 #endif
 
-/// The duty of a caller, checked in debug builds only. Define it before the first include to use another
-/// handler.
+/// Checks what a call requires of its caller, in debug builds only. Define it before the first include to use
+/// another handler.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
@@ -51,12 +51,12 @@
 #define ROPE_DETAIL_ERRORS handler
 #endif
 
-// Code that was compiled in two ways must never meet under one name: the linker would keep one of the two for
-// both callers. The inline namespace therefore carries the version, the instruction set, the floating-point
-// model, how errors are reported and how wide an Index is, and two translation units that differ in one of
-// them see different types. What is not in it changes neither: no type here depends on Eigen's alignment or
-// default storage order, and an assertion only reports what is undefined without it, so that a debug program
-// may call a release library.
+// Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
+// callers. The inline namespace therefore has the version, the instruction set, the floating-point model, how
+// errors are reported and how wide an Index is in its name, so that translation units that differ in one of
+// them see different types. Other settings are not in the name because they change neither types nor results:
+// no type here depends on Eigen's alignment or default storage order, and an assertion only reports what is
+// undefined without it. So a debug program may call a release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
@@ -119,8 +119,8 @@
 #define ROPE_DETAIL_MATH ieee
 #endif
 
-// EIGEN_DEFAULT_DENSE_INDEX_TYPE may be several words and is always defined here: whether it is `int` shows
-// when it is pasted to the end of a name that only then is a macro of two arguments.
+// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen has defined and may be several words, is `int`: only
+// then is its first word, pasted to ROPE_DETAIL_INDEX_OF_, the name of a macro, which puts `intindex` second.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
