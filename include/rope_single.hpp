@@ -18045,8 +18045,8 @@ class latent_cache {
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
 
-  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one, or are
-  /// raw and as wide as the table turns.
+  /// Checks that the table turns rotary_dim channels, and that the stored parts, unless they are raw, were
+  /// rotated in this layout by a table that rotates like it.
   ///
   /// Throws:  std::invalid_argument if not
   template <class Layout, rotation_table Table>
