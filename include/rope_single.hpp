@@ -13840,7 +13840,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Every head of x into y, which may be x; a norm without weights is none.
+/// Normalises every head of x into y, which may be x. Does nothing where the norm has no weights.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
                   const Threads& threads) {
@@ -13873,8 +13873,8 @@ struct block_without_rotation {
 
   void check_options(const attention_options& /*options*/) const {}
 
-  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
-  /// queries or of keys.
+  /// Segments are sequences that must not see each other. Per segment: the options of attention, and its
+  /// tokens in a view of queries or of keys.
   Index segment_count() const { return 1; }
   attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
@@ -13945,7 +13945,7 @@ struct block_rotation {
     rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
 
-  /// Those of the queries; 0: they are in none.
+  /// How many segments the queries are in; 0: positions say nothing of segments.
   std::size_t segments() const {
     if constexpr (is_segmented<PQ>)
       return static_cast<std::size_t>(segment_count());
@@ -13958,7 +13958,8 @@ struct block_rotation {
     else
       return 1;
   }
-  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  /// The options of the attention within one segment: the part of a bias or mask of the whole call that
+  /// belongs to it. The caller sets log_sum_exp.
   attention_options options_of(attention_options options, Index segment) const {
     if constexpr (is_segmented<PQ>) {
       options.bias = scores_of(options.bias, segment);
@@ -19645,7 +19646,9 @@ class block_forward {
     rotation.apply_to_keys(k, pass_.k_norm(), threads);
   }
 
-  /// Attention to what the function above has written, of which the caller has checked that it fits.
+  /// Attention to keys and values that project_context has written.
+  ///
+  /// Requires:  their shape fits the block
   template <class Rotation, class Threads>
   void attend_projected(const token_ref<T>& x, const head_view<const T>& k, const head_view<const T>& v,
                         const writable_token_ref<T>& out, const attention_options& options,
@@ -19728,8 +19731,8 @@ class block_forward {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
 
-  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
-  /// to their place among those of all queries.
+  /// Calls run(options) for queries [first, first + count) of every row, and brings their log-sum-exps to
+  /// their place among those of all queries.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
@@ -19759,8 +19762,8 @@ class block_forward {
     }
     project_back(attended, out, threads);
   }
-  /// The probabilities of some queries and keys, in their place among those of all, of which they are the
-  /// only ones that are not 0.
+  /// Writes the probabilities of one segment to their place among those of all queries and keys. Those of
+  /// queries and keys of different segments are 0 already.
   template <class K, class Threads>
   void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
             const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
@@ -19796,7 +19799,7 @@ class block_forward {
 #include <vector>
 
 
-/// What a block makes of the context of cross-attention, kept from step to step of a decoder.
+/// The keys and values of the context of cross-attention, kept from step to step of a decoder.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -19936,13 +19939,13 @@ inline namespace ROPE_ABI {
 /// \tparam Layout  interleaved, half_split or a pair_layout; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
-/// run on all of them, and give the same bits for any number. `{}` stands for positions or counts before
-/// them.
+/// run on all of them, and give the same bits for any number. Where positions or counts come before them and
+/// are not needed, give `{}`.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
-/// The options of attention are those of every call: a bias, a mask and lists have the extents of the whole
-/// call, of all its segments too. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+/// The options of attention hold for every call: a bias, a mask and lists have the extents of the whole call,
+/// of all its segments together. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
 ///
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
@@ -20019,8 +20022,8 @@ class multi_head_attention {
   ///                any number of tokens, chunk by chunk
   /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
   ///
-  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Memory that runs
-  ///          out, and threads that fail, may do so when the tokens are appended: the cache knows its size
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Where memory runs
+  ///          out or the caller's threads fail, tokens may have been appended already: ask the cache its size
   template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
@@ -20138,7 +20141,8 @@ class multi_head_attention {
       attend(std::int64_t{0});
   }
 
-  /// The same block, whose calls also tell what memory is given for. As cheap to copy as a view.
+  /// The same block, whose calls also write the report. Copies the views and options of the block, no
+  /// weights.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
   ///

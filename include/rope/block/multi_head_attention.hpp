@@ -43,13 +43,13 @@ inline namespace ROPE_ABI {
 /// \tparam Layout  interleaved, half_split or a pair_layout; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
-/// run on all of them, and give the same bits for any number. `{}` stands for positions or counts before
-/// them.
+/// run on all of them, and give the same bits for any number. Where positions or counts come before them and
+/// are not needed, give `{}`.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
-/// The options of attention are those of every call: a bias, a mask and lists have the extents of the whole
-/// call, of all its segments too. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+/// The options of attention hold for every call: a bias, a mask and lists have the extents of the whole call,
+/// of all its segments together. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
 ///
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
@@ -126,8 +126,8 @@ class multi_head_attention {
   ///                any number of tokens, chunk by chunk
   /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
   ///
-  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Memory that runs
-  ///          out, and threads that fail, may do so when the tokens are appended: the cache knows its size
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Where memory runs
+  ///          out or the caller's threads fail, tokens may have been appended already: ask the cache its size
   template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
@@ -245,7 +245,8 @@ class multi_head_attention {
       attend(std::int64_t{0});
   }
 
-  /// The same block, whose calls also tell what memory is given for. As cheap to copy as a view.
+  /// The same block, whose calls also write the report. Copies the views and options of the block, no
+  /// weights.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
   ///

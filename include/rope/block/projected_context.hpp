@@ -14,7 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// What a block makes of the context of cross-attention, kept from step to step of a decoder.
+/// The keys and values of the context of cross-attention, kept from step to step of a decoder.
 
 namespace rope {
 inline namespace ROPE_ABI {

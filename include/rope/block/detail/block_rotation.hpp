@@ -22,7 +22,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Every head of x into y, which may be x; a norm without weights is none.
+/// Normalises every head of x into y, which may be x. Does nothing where the norm has no weights.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
                   const Threads& threads) {
@@ -55,8 +55,8 @@ struct block_without_rotation {
 
   void check_options(const attention_options& /*options*/) const {}
 
-  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
-  /// queries or of keys.
+  /// Segments are sequences that must not see each other. Per segment: the options of attention, and its
+  /// tokens in a view of queries or of keys.
   Index segment_count() const { return 1; }
   attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
@@ -127,7 +127,7 @@ struct block_rotation {
     rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
 
-  /// Those of the queries; 0: they are in none.
+  /// How many segments the queries are in; 0: positions say nothing of segments.
   std::size_t segments() const {
     if constexpr (is_segmented<PQ>)
       return static_cast<std::size_t>(segment_count());
@@ -140,7 +140,8 @@ struct block_rotation {
     else
       return 1;
   }
-  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  /// The options of the attention within one segment: the part of a bias or mask of the whole call that
+  /// belongs to it. The caller sets log_sum_exp.
   attention_options options_of(attention_options options, Index segment) const {
     if constexpr (is_segmented<PQ>) {
       options.bias = scores_of(options.bias, segment);

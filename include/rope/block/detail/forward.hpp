@@ -80,7 +80,9 @@ class block_forward {
     rotation.apply_to_keys(k, pass_.k_norm(), threads);
   }
 
-  /// Attention to what the function above has written, of which the caller has checked that it fits.
+  /// Attention to keys and values that project_context has written.
+  ///
+  /// Requires:  their shape fits the block
   template <class Rotation, class Threads>
   void attend_projected(const token_ref<T>& x, const head_view<const T>& k, const head_view<const T>& v,
                         const writable_token_ref<T>& out, const attention_options& options,
@@ -163,8 +165,8 @@ class block_forward {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
 
-  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
-  /// to their place among those of all queries.
+  /// Calls run(options) for queries [first, first + count) of every row, and brings their log-sum-exps to
+  /// their place among those of all queries.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
@@ -194,8 +196,8 @@ class block_forward {
     }
     project_back(attended, out, threads);
   }
-  /// The probabilities of some queries and keys, in their place among those of all, of which they are the
-  /// only ones that are not 0.
+  /// Writes the probabilities of one segment to their place among those of all queries and keys. Those of
+  /// queries and keys of different segments are 0 already.
   template <class K, class Threads>
   void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
             const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
