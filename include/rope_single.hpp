@@ -23199,8 +23199,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// One of the rules of rotation/query_scaling.hpp that is chosen at run time, as by a model file; without a
-/// rule every factor is 1.
+/// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
+/// every factor is 1.
 ///
 ///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
 ///     if (!rule.is_one()) scale_queries(q, rule, start);
@@ -23283,13 +23283,13 @@ struct model_layers {
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
-/// Invariant: checked when it is made, and gone once it was moved from. There is a group. Of several every
-///            one has a name of its own, and every layer has the name of a group as its type, or is listed
-///            among those that do not rotate or of which it is not known.
+/// Invariant: there is at least one group. Where there are several, each has a layer type of its own, and the
+///            type of every layer is that of a group, unless the layer is listed among those that do not
+///            rotate or of which it is not known. Empty once it was moved from.
 class model_rope : public model_facts {
  public:
-  /// Throws:  std::invalid_argument if that is not so, or a list has a layer twice, out of order or that the
-  ///          model does not have
+  /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
+  ///          layer that the model does not have
   model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
       : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
     check_list("layers without rotation", layers_.without_rope);
@@ -23298,8 +23298,7 @@ class model_rope : public model_facts {
   }
   model_rope(const model_rope&) = default;
   model_rope(model_rope&&) = default;
-  /// All of `other`, or nothing where memory is short: facts of one model beside layers of another name no
-  /// group.
+  /// All of `other`, or nothing where memory is short: facts of one model do not fit the groups of another.
   model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
@@ -23308,8 +23307,8 @@ class model_rope : public model_facts {
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
-  /// windows, so there may be more of them than types, or fewer.
+  /// How many layers there are, 0 if that is not known: the number of types, or else of windows where there
+  /// are several.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -23326,9 +23325,9 @@ class model_rope : public model_facts {
     return nullptr;
   }
 
-  /// Whether layer `layer` rotates, does not, or is not known; the import functions warn of layers of which
-  /// it is not known. A group alone serves every layer that the model has, or every one from 0 on where their
-  /// number is not known.
+  /// Whether layer `layer` rotates, does not, or is not known to; the import functions warn of the latter.
+  /// One group alone serves every layer of the model, or every layer from 0 on where their number is not
+  /// known.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
     if (is_listed(layers_.without_rope, layer)) return layer_rotation::none;
@@ -24033,7 +24032,7 @@ std::string pairs_text(const Census& pairs) {
   return text;
 }
 
-/// How far a query of this group looks back, in tokens.
+/// How many tokens back a query of this group sees.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";
@@ -24436,7 +24435,7 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
-  /// A tensor, whose name has no architecture in front.
+  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
@@ -24455,7 +24454,11 @@ class gguf_reader {
     return 0;
   }
 
-  /// Throws: the key, a rule and the value that breaks it.
+  /// Refuses a value of the file.
+  ///
+  /// \param rule  that the value breaks, and the value
+  ///
+  /// Throws:  std::invalid_argument, whose message is the key and the rule
   static void refuse(const std::string& key, const std::string& rule) {
     ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
   }
@@ -24520,19 +24523,25 @@ enum class yarn_keys { none, betas, all };
 /// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
 
-/// What multiplies queries more and more along the sequence: attention.temperature_scale, in every layer,
-/// with the floor of attention.temperature_length or of the context before scaling; or Llama 4's own numbers,
-/// in layers that do not rotate.
-enum class gguf_temperature { none, of_length, of_context, fixed };
+/// The llama4_query_scaling of an architecture.
+enum class gguf_temperature {
+  none,
+  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
+  of_context,  // attention_scale is the same, floor_scale the context length before scaling
+  fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
+};
 
-/// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
-/// the sequence.
-enum class window_kind { back, both_sides, chunks };
+/// What attention.sliding_window means.
+enum class window_kind {
+  back,        // the tokens that a query sees: those up to its own
+  both_sides,  // the same, half of them after its own
+  chunks       // the length of chunks; a query sees those of its chunk up to its own
+};
 
-/// As what attention.sliding_window_pattern is read.
+/// How attention.sliding_window_pattern is read.
 enum class pattern_form {
-  number,  // of so many layers one attends fully
-  list,    // whether each layer slides; a number in its place would let every layer slide
+  number,  // n: one of every n layers attends fully
+  list,    // per layer, whether it slides; with a number in its place every layer would slide
   either
 };
 
@@ -24716,7 +24725,7 @@ inline constexpr number_rule layers{
 /// \param layers  of the model; 0: not known, which any length of a model fits
 /// \param what    "num_hidden_layers values", what the rule calls `layers` values
 ///
-/// Returns the rule that is broken, or nothing.
+/// \return  the rule that is broken, or nothing
 inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
   if (layers > 0 && length != static_cast<std::size_t>(layers))
     return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
@@ -24730,7 +24739,7 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
 /// Counts the groups of a file and their pairs.
 class group_allowance {
  public:
-  /// Throws unless the file may have one more group of so many pairs.
+  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
   ///
   /// \param function, where  of the message: who reads, and the key that asks for the pairs
   void take(const char* function, const std::string& where, Index pairs) {
@@ -24762,7 +24771,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// How many layers of a model count, without those of multi-token prediction, which come last; 0: not known.
+/// The number of layers without those of multi-token prediction, which come last; 0: not known.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
   constexpr const char* name = "nextn_predict_layers";
@@ -24777,7 +24786,7 @@ Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& w
   return all - more;
 }
 
-/// The values of a list for the layers that count; it may go on with those of multi-token prediction.
+/// The values of a list that has one per layer, without those of layers of multi-token prediction.
 ///
 /// \param layers  as gguf_layer_count returns it
 /// \param what    as broken_rule_of_layer_list
@@ -24793,7 +24802,7 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   return list;
 }
 
-/// Whether layers slide only in models of another number of layers.
+/// Whether the layers of this architecture slide, but only in models of another number of layers.
 inline bool of_other_size(const gguf_record& record, Index layers) {
   return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
 }
@@ -24902,7 +24911,7 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
   return without;
 }
 
-/// attention.sliding_window, or what llama.cpp takes for it; nothing: not known.
+/// attention.sliding_window, or the window that llama.cpp takes in its place; nothing: not known.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
   const auto given = reader.number("attention.sliding_window", range::window);
@@ -24940,8 +24949,8 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
-/// The layers that do not rotate, in increasing order. By llama.cpp these are every so many, or those that do
-/// not slide, and it is not the same where a file has a pattern of its own.
+/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer or the layers
+/// that do not slide; the two differ where a file has a pattern of its own.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -24955,8 +24964,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of those that do not rotate
-  // to the number of layers: by the rule of the one the last still does not, by that of the other all do.
+  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of the layers that do not
+  // rotate to the number of layers. The last layer of Llama 4 then does not rotate; of SmallThinker all do.
   const bool chunks = record.window == window_kind::chunks;
   Index every = record.no_rope_every;
   if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
@@ -24970,7 +24979,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   return without;
 }
 
-/// Groups of which there is one for sliding layers and one for the others need no longer name.
+/// Where only one group is of sliding layers, or only one of the others, it is named after that type alone.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -25076,7 +25085,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The layers a schedule is for, and how long they will be.
+/// The layers that a schedule is for.
 struct gguf_layers {
   Index rotary_dim;
   double base;
@@ -25089,7 +25098,7 @@ struct gguf_layers {
   bool unit_magnitude;  // m = 1, whatever the file says
 };
 
-/// m of YaRN but for attn_factor, and what a graph that lets scores grow takes it for.
+/// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
 struct gguf_magnitude {
   double m, log_multiplier;
 };
@@ -25361,11 +25370,15 @@ enum class which_slide {
   not_known
 };
 
-/// What a window counts: tokens up to the query's own; those of both its sides; these only where a file says
-/// that tokens see both; or chunks of the sequence, for layers that rotate, and the others see all tokens.
-enum class window_span { back, both_sides, both_sides_if_asked, chunks };
+/// What a window means.
+enum class window_span {
+  back,                 // the tokens that a query sees: those up to its own
+  both_sides,           // the same, half of them after its own
+  both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
+  chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
+};
 
-/// What multiplies queries more and more along the sequence.
+/// The factors by which queries grow with their position.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
@@ -26032,8 +26045,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Names the keys of positions, windows and scores that llama.cpp leaves alone, where they are not what it
-/// takes in their place.
+/// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
+/// from those that it uses.
 ///
 /// \param base   of the layers that do not slide
 /// \param model  with its groups
@@ -26588,7 +26601,8 @@ class json_reader {
     return keys;
   }
 
-  /// Throws: the key with its path, a rule and the value that breaks it.
+  /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
+  ///          breaks, with the value
   void refuse(const char* key, const std::string& rule) const {
     ROPE_THROW(std::invalid_argument,
                message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
@@ -27844,7 +27858,7 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
   return {};
 }
 
-/// Refuses the file, unless `layout_given` and that alone makes it right.
+/// Refuses the file, unless its layout was all that was in doubt and the caller has named it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -27889,7 +27903,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   return record;
 }
 
-/// Models of an architecture that rotates, which do not.
+/// Refuses models that do not rotate although their architecture does.
 template <class J>
 void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
                                 const std::string& architecture) {
@@ -27918,7 +27932,7 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
                                          " of so many layers has ALiBi biases in place of rotary embeddings");
 }
 
-/// Which channels of a head may rotate at all.
+/// The channels of a head that may rotate.
 struct head_shape {
   Index head_dim, first_channel,
       window;   // window: channels from first_channel on that a full rotation covers
@@ -28313,8 +28327,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What classes that slice [1 : 3 height : 3] and [2 : 3 width : 3] out of the pairs make of sections that
-/// are too long or do not add up: height and width end with the pairs, and time has what they leave.
+/// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
+/// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
+/// has what they leave.
 ///
 /// Source:  apply_interleaved_mrope of Hugging Face transformers
 inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
@@ -28426,10 +28441,10 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What holds for a group beside its rope dictionary.
+/// Numbers of a group that are not from its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
-  std::optional<double> overruling_base = {};    // whatever the dictionary has
+  std::optional<double> overruling_base = {};    // in place of a base in the dictionary
 };
 
 /// Adds groups to the model.

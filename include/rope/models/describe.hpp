@@ -120,7 +120,7 @@ std::string pairs_text(const Census& pairs) {
   return text;
 }
 
-/// How far a query of this group looks back, in tokens.
+/// How many tokens back a query of this group sees.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";

@@ -73,13 +73,13 @@ struct model_layers {
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
-/// Invariant: checked when it is made, and gone once it was moved from. There is a group. Of several every
-///            one has a name of its own, and every layer has the name of a group as its type, or is listed
-///            among those that do not rotate or of which it is not known.
+/// Invariant: there is at least one group. Where there are several, each has a layer type of its own, and the
+///            type of every layer is that of a group, unless the layer is listed among those that do not
+///            rotate or of which it is not known. Empty once it was moved from.
 class model_rope : public model_facts {
  public:
-  /// Throws:  std::invalid_argument if that is not so, or a list has a layer twice, out of order or that the
-  ///          model does not have
+  /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
+  ///          layer that the model does not have
   model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
       : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
     check_list("layers without rotation", layers_.without_rope);
@@ -88,8 +88,7 @@ class model_rope : public model_facts {
   }
   model_rope(const model_rope&) = default;
   model_rope(model_rope&&) = default;
-  /// All of `other`, or nothing where memory is short: facts of one model beside layers of another name no
-  /// group.
+  /// All of `other`, or nothing where memory is short: facts of one model do not fit the groups of another.
   model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
@@ -98,8 +97,8 @@ class model_rope : public model_facts {
   const std::vector<layer_group>& groups() const { return groups_; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// How many layers there are, 0 if that is not known: as many as types, or else windows. Anyone may set
-  /// windows, so there may be more of them than types, or fewer.
+  /// How many layers there are, 0 if that is not known: the number of types, or else of windows where there
+  /// are several.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -116,9 +115,9 @@ class model_rope : public model_facts {
     return nullptr;
   }
 
-  /// Whether layer `layer` rotates, does not, or is not known; the import functions warn of layers of which
-  /// it is not known. A group alone serves every layer that the model has, or every one from 0 on where their
-  /// number is not known.
+  /// Whether layer `layer` rotates, does not, or is not known to; the import functions warn of the latter.
+  /// One group alone serves every layer of the model, or every layer from 0 on where their number is not
+  /// known.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
     if (is_listed(layers_.without_rope, layer)) return layer_rotation::none;

@@ -13,8 +13,8 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// One of the rules of rotation/query_scaling.hpp that is chosen at run time, as by a model file; without a
-/// rule every factor is 1.
+/// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
+/// every factor is 1.
 ///
 ///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
 ///     if (!rule.is_one()) scale_queries(q, rule, start);

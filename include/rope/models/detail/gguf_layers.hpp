@@ -24,7 +24,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// How many layers of a model count, without those of multi-token prediction, which come last; 0: not known.
+/// The number of layers without those of multi-token prediction, which come last; 0: not known.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
   constexpr const char* name = "nextn_predict_layers";
@@ -39,7 +39,7 @@ Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& w
   return all - more;
 }
 
-/// The values of a list for the layers that count; it may go on with those of multi-token prediction.
+/// The values of a list that has one per layer, without those of layers of multi-token prediction.
 ///
 /// \param layers  as gguf_layer_count returns it
 /// \param what    as broken_rule_of_layer_list
@@ -55,7 +55,7 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   return list;
 }
 
-/// Whether layers slide only in models of another number of layers.
+/// Whether the layers of this architecture slide, but only in models of another number of layers.
 inline bool of_other_size(const gguf_record& record, Index layers) {
   return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
 }
@@ -164,7 +164,7 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
   return without;
 }
 
-/// attention.sliding_window, or what llama.cpp takes for it; nothing: not known.
+/// attention.sliding_window, or the window that llama.cpp takes in its place; nothing: not known.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
   const auto given = reader.number("attention.sliding_window", range::window);
@@ -202,8 +202,8 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
-/// The layers that do not rotate, in increasing order. By llama.cpp these are every so many, or those that do
-/// not slide, and it is not the same where a file has a pattern of its own.
+/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer or the layers
+/// that do not slide; the two differ where a file has a pattern of its own.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -217,8 +217,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of those that do not rotate
-  // to the number of layers: by the rule of the one the last still does not, by that of the other all do.
+  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of the layers that do not
+  // rotate to the number of layers. The last layer of Llama 4 then does not rotate; of SmallThinker all do.
   const bool chunks = record.window == window_kind::chunks;
   Index every = record.no_rope_every;
   if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
@@ -232,7 +232,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   return without;
 }
 
-/// Groups of which there is one for sliding layers and one for the others need no longer name.
+/// Where only one group is of sliding layers, or only one of the others, it is named after that type alone.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;

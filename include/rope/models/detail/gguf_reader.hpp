@@ -42,7 +42,7 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
-  /// A tensor, whose name has no architecture in front.
+  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
@@ -61,7 +61,11 @@ class gguf_reader {
     return 0;
   }
 
-  /// Throws: the key, a rule and the value that breaks it.
+  /// Refuses a value of the file.
+  ///
+  /// \param rule  that the value breaks, and the value
+  ///
+  /// Throws:  std::invalid_argument, whose message is the key and the rule
   static void refuse(const std::string& key, const std::string& rule) {
     ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
   }

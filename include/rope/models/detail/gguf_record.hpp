@@ -39,19 +39,25 @@ enum class yarn_keys { none, betas, all };
 /// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
 
-/// What multiplies queries more and more along the sequence: attention.temperature_scale, in every layer,
-/// with the floor of attention.temperature_length or of the context before scaling; or Llama 4's own numbers,
-/// in layers that do not rotate.
-enum class gguf_temperature { none, of_length, of_context, fixed };
+/// The llama4_query_scaling of an architecture.
+enum class gguf_temperature {
+  none,
+  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
+  of_context,  // attention_scale is the same, floor_scale the context length before scaling
+  fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
+};
 
-/// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
-/// the sequence.
-enum class window_kind { back, both_sides, chunks };
+/// What attention.sliding_window means.
+enum class window_kind {
+  back,        // the tokens that a query sees: those up to its own
+  both_sides,  // the same, half of them after its own
+  chunks       // the length of chunks; a query sees those of its chunk up to its own
+};
 
-/// As what attention.sliding_window_pattern is read.
+/// How attention.sliding_window_pattern is read.
 enum class pattern_form {
-  number,  // of so many layers one attends fully
-  list,    // whether each layer slides; a number in its place would let every layer slide
+  number,  // n: one of every n layers attends fully
+  list,    // per layer, whether it slides; with a number in its place every layer would slide
   either
 };
 

@@ -24,7 +24,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The layers a schedule is for, and how long they will be.
+/// The layers that a schedule is for.
 struct gguf_layers {
   Index rotary_dim;
   double base;
@@ -37,7 +37,7 @@ struct gguf_layers {
   bool unit_magnitude;  // m = 1, whatever the file says
 };
 
-/// m of YaRN but for attn_factor, and what a graph that lets scores grow takes it for.
+/// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
 struct gguf_magnitude {
   double m, log_multiplier;
 };

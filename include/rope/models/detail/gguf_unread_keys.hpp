@@ -18,8 +18,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Names the keys of positions, windows and scores that llama.cpp leaves alone, where they are not what it
-/// takes in their place.
+/// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
+/// from those that it uses.
 ///
 /// \param base   of the layers that do not slide
 /// \param model  with its groups

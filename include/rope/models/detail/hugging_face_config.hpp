@@ -34,7 +34,7 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
   return {};
 }
 
-/// Refuses the file, unless `layout_given` and that alone makes it right.
+/// Refuses the file, unless its layout was all that was in doubt and the caller has named it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -79,7 +79,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   return record;
 }
 
-/// Models of an architecture that rotates, which do not.
+/// Refuses models that do not rotate although their architecture does.
 template <class J>
 void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
                                 const std::string& architecture) {
@@ -108,7 +108,7 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
                                          " of so many layers has ALiBi biases in place of rotary embeddings");
 }
 
-/// Which channels of a head may rotate at all.
+/// The channels of a head that may rotate.
 struct head_shape {
   Index head_dim, first_channel,
       window;   // window: channels from first_channel on that a full rotation covers

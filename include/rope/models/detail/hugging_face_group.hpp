@@ -29,10 +29,10 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What holds for a group beside its rope dictionary.
+/// Numbers of a group that are not from its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
-  std::optional<double> overruling_base = {};    // whatever the dictionary has
+  std::optional<double> overruling_base = {};    // in place of a base in the dictionary
 };
 
 /// Adds groups to the model.

@@ -35,11 +35,15 @@ enum class which_slide {
   not_known
 };
 
-/// What a window counts: tokens up to the query's own; those of both its sides; these only where a file says
-/// that tokens see both; or chunks of the sequence, for layers that rotate, and the others see all tokens.
-enum class window_span { back, both_sides, both_sides_if_asked, chunks };
+/// What a window means.
+enum class window_span {
+  back,                 // the tokens that a query sees: those up to its own
+  both_sides,           // the same, half of them after its own
+  both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
+  chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
+};
 
-/// What multiplies queries more and more along the sequence.
+/// The factors by which queries grow with their position.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate

@@ -23,8 +23,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What classes that slice [1 : 3 height : 3] and [2 : 3 width : 3] out of the pairs make of sections that
-/// are too long or do not add up: height and width end with the pairs, and time has what they leave.
+/// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
+/// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
+/// has what they leave.
 ///
 /// Source:  apply_interleaved_mrope of Hugging Face transformers
 inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {

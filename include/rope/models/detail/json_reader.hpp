@@ -142,7 +142,8 @@ class json_reader {
     return keys;
   }
 
-  /// Throws: the key with its path, a rule and the value that breaks it.
+  /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
+  ///          breaks, with the value
   void refuse(const char* key, const std::string& rule) const {
     ROPE_THROW(std::invalid_argument,
                message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));

@@ -34,7 +34,7 @@ inline constexpr number_rule layers{
 /// \param layers  of the model; 0: not known, which any length of a model fits
 /// \param what    "num_hidden_layers values", what the rule calls `layers` values
 ///
-/// Returns the rule that is broken, or nothing.
+/// \return  the rule that is broken, or nothing
 inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
   if (layers > 0 && length != static_cast<std::size_t>(layers))
     return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
@@ -48,7 +48,7 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
 /// Counts the groups of a file and their pairs.
 class group_allowance {
  public:
-  /// Throws unless the file may have one more group of so many pairs.
+  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
   ///
   /// \param function, where  of the message: who reads, and the key that asks for the pairs
   void take(const char* function, const std::string& where, Index pairs) {
