@@ -17629,7 +17629,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("kv_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows().size(rows().checked("kv_cache::size", b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
   /// std::invalid_argument if they have coordinates
@@ -17965,7 +17965,7 @@ class latent_cache {
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("latent_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows().size(rows().checked("latent_cache::size", b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> positions(Index b) const {
@@ -18462,7 +18462,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   const ring_policy& policy() const { return rows_.policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
-  /// Tokens held in row b.  Throws: std::out_of_range
+  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows_.size(rows_.checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have

@@ -70,7 +70,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("kv_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows().size(rows().checked("kv_cache::size", b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
   /// std::invalid_argument if they have coordinates

@@ -118,7 +118,7 @@ class latent_cache {
   key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size("latent_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows().size(rows().checked("latent_cache::size", b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> positions(Index b) const {

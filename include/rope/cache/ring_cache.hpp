@@ -84,7 +84,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   const ring_policy& policy() const { return rows_.policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
-  /// Tokens held in row b.  Throws: std::out_of_range
+  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows_.size(rows_.checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
