@@ -23507,7 +23507,8 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
 /// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
 /// ggml_interleaved_sections tells where ggml differs.
 ///
-/// Throws:  std::invalid_argument if the sections do not fit
+/// Throws:  std::invalid_argument unless the sections are at least 0, add up to the pairs of the group, and
+///          can be in the order of axes that it names
 inline frequencies frequencies_on_axes(const layer_group& group) {
   if (group.mrope_sections.empty()) return group.frequencies;
   Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
@@ -29285,7 +29286,7 @@ class model_tables {
 
   /// The table of a group of layers, by its number in model_rope::groups, placed as above.
   ///
-  /// Throws:  std::out_of_range
+  /// Throws:  std::out_of_range if there is no such group
   placed_table<S> of_group(Index group) const {
     if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
       ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",

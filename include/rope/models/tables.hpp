@@ -88,7 +88,7 @@ class model_tables {
 
   /// The table of a group of layers, by its number in model_rope::groups, placed as above.
   ///
-  /// Throws:  std::out_of_range
+  /// Throws:  std::out_of_range if there is no such group
   placed_table<S> of_group(Index group) const {
     if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
       ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
