@@ -16161,7 +16161,7 @@ class axes_rows {
                                             capacity, "] tokens exceed the address space"));
     return batch * capacity * axes;
   }
-  /// The end of `rows`, which is 1 for a batch without rows, see cache_rows, but 0 here.
+  /// The end of `rows` among those kept here: cache_rows counts one row in a batch without rows.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
@@ -17667,7 +17667,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// How many tokens of row b attention may take to be in order without a look at each.
+  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Copies new tokens behind the stored ones.
@@ -17977,7 +17977,7 @@ class latent_cache {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// How many tokens of row b attention may take to be in order without a look at each.
+  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join

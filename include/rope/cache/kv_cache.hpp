@@ -108,7 +108,7 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// How many tokens of row b attention may take to be in order without a look at each.
+  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Copies new tokens behind the stored ones.

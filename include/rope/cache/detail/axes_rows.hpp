@@ -187,7 +187,7 @@ class axes_rows {
                                             capacity, "] tokens exceed the address space"));
     return batch * capacity * axes;
   }
-  /// The end of `rows`, which is 1 for a batch without rows, see cache_rows, but 0 here.
+  /// The end of `rows` among those kept here: cache_rows counts one row in a batch without rows.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
