@@ -88,6 +88,15 @@ TEST_CASE("wrong calls of attention to pages are refused and write nothing", "[c
   options.window = -1;
   CHECK(refuses(attend, "window must not be negative"));
   options.window = 0;
+  options.products = product_precision::integers;
+  CHECK(refuses(attend, "products of integers need quantized keys and values"));
+  offsets = {0, 0, 0};
+  options.query_offsets = offsets;
+  CHECK(refuses(
+      [&] { attention(x.queries().token_range(0, 0), x.pages(), x.output().token_range(0, 0), options); },
+      "products of integers need quantized keys and values"));
+  options.query_offsets = x.offsets;
+  options.products = product_precision::full;
   CHECK(refuses(
       [&] { attention(thd(x.q.data(), 3, 3, dim), x.pages(), thd(x.out.data(), 3, 3, value_dim), options); },
       "q.heads must be a multiple of k.heads"));

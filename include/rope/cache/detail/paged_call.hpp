@@ -10,6 +10,7 @@
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/product_precision.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
@@ -126,6 +127,10 @@ class paged_call {
     demand(q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens, out_.tokens);
     check_options(function, options, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>(function, options, q_.head_dim);
+    // Raw keys turn while they are read.
+    rotates&& pages_.storage() == key_storage::raw
+        ? check_products<T, C, true>(function, options.products, q_.head_dim)
+        : check_products<T, C, false>(function, options.products, q_.head_dim);
     check_rotation_of_call();
   }
   /// Throws:  std::invalid_argument if options say what the pages decide
