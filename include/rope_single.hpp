@@ -17550,7 +17550,9 @@ class stored_tokens {
     }
     rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
   }
-  /// The rows of a shift that nothing speaks against.
+  /// The rows of a shift.
+  ///
+  /// Throws:  as shift()
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
     if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
@@ -18943,7 +18945,7 @@ Options options_of(Options options, const call_part& part) {
 
 #endif  // ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 
-/// One call of attention with a cache: what can be wrong with it, and how each row is attended.
+/// One call of attention with a cache: its checks, and the calls of the kernels for its rows.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -20968,7 +20970,7 @@ struct positions_in_pages {
 
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 
-/// One call of attention to pages: what can be wrong with it, and how its sequences are attended.
+/// One call of attention to pages: its checks, and the calls of the kernels for its sequences.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -21056,7 +21058,7 @@ class paged_call {
     check_lists();
     attention_options options = options_;
     options.query_offsets = {};
-    // What disagrees with the extents of the heads is found by a call without keys.
+    // A call without keys checks everything that has to do with the extents of heads.
     const stored_view<const C> k = pages_.keys(), v = pages_.values();
     const auto no_keys = shape_of(k).batch_range(0, 0), no_values = shape_of(v).batch_range(0, 0);
     attention_options plain;
@@ -21084,7 +21086,8 @@ class paged_call {
                          "nothing but query_offsets"));
     if (!equal(options_.dropout, 0))
       ROPE_THROW(std::invalid_argument,
-                 message("attention: dropout is for training, pages are not, got ", options_.dropout));
+                 message("attention: dropout is for training; set it to 0 for attention to pages, got ",
+                         options_.dropout));
     if (!options_.query_offsets.empty() && (options_.bias || options_.mask))
       ROPE_THROW(std::invalid_argument,
                  message("attention: a bias or a mask has a row for each sequence; give the queries as "

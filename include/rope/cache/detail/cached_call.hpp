@@ -31,7 +31,7 @@
 #include <rope/rotation/view_checks.hpp>
 #include <rope/tables/table.hpp>
 
-/// One call of attention with a cache: what can be wrong with it, and how each row is attended.
+/// One call of attention with a cache: its checks, and the calls of the kernels for its rows.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -26,7 +26,7 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
-/// One call of attention to pages: what can be wrong with it, and how its sequences are attended.
+/// One call of attention to pages: its checks, and the calls of the kernels for its sequences.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -114,7 +114,7 @@ class paged_call {
     check_lists();
     attention_options options = options_;
     options.query_offsets = {};
-    // What disagrees with the extents of the heads is found by a call without keys.
+    // A call without keys checks everything that has to do with the extents of heads.
     const stored_view<const C> k = pages_.keys(), v = pages_.values();
     const auto no_keys = shape_of(k).batch_range(0, 0), no_values = shape_of(v).batch_range(0, 0);
     attention_options plain;
@@ -142,7 +142,8 @@ class paged_call {
                          "nothing but query_offsets"));
     if (!equal(options_.dropout, 0))
       ROPE_THROW(std::invalid_argument,
-                 message("attention: dropout is for training, pages are not, got ", options_.dropout));
+                 message("attention: dropout is for training; set it to 0 for attention to pages, got ",
+                         options_.dropout));
     if (!options_.query_offsets.empty() && (options_.bias || options_.mask))
       ROPE_THROW(std::invalid_argument,
                  message("attention: a bias or a mask has a row for each sequence; give the queries as "

@@ -253,7 +253,9 @@ class stored_tokens {
     }
     rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
   }
-  /// The rows of a shift that nothing speaks against.
+  /// The rows of a shift.
+  ///
+  /// Throws:  as shift()
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
     if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
