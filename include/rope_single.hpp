@@ -30773,6 +30773,7 @@ requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <type_traits>
 #include <vector>
@@ -30807,8 +30808,15 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
-/// Throws:  std::invalid_argument unless channels is positive and base is above 1
+/// Throws:  std::invalid_argument unless channels is positive, and base finite and greater than 1;
+///          std::length_error if the channels exceed the address space
 inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
+  if (channels <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("pope_frequencies: channels must be positive, got ", channels));
+  if (channels > (std::numeric_limits<Index>::max)() / 2)
+    ROPE_THROW(std::length_error,
+               detail::message("pope_frequencies: ", channels, " channels exceed the address space"));
   return frequencies(2 * channels, base);
 }
 

@@ -10,6 +10,7 @@
 #include <rope/attention/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -330,5 +331,11 @@ TEST_CASE("pope refuses what does not fit before it writes", "[rotation][pope]")
   CHECK(throws_saying<std::invalid_argument>([&] { pope_bias b(bias); }, "pope_bias: a phase must be finite",
                                              "head 1, channel 0"));
   CHECK(throws_saying<std::invalid_argument>([&] { pope_bias b(matrix(0, 4)); }, "not empty"));
-  CHECK(throws_saying<std::invalid_argument>([&] { pope_frequencies(0); }, "rotary_dim"));
+  constexpr Index least = std::numeric_limits<Index>::min(), most = std::numeric_limits<Index>::max();
+  for (const Index channels : {Index{0}, Index{-1}, least / 2 - 1, least})
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { pope_frequencies(channels); },
+        "rope::pope_frequencies: channels must be positive, got " + std::to_string(channels)));
+  for (const Index channels : {most / 2, most / 2 + 1, most})
+    CHECK(throws_saying<std::length_error>([&] { pope_frequencies(channels); }, "exceed the address space"));
 }
