@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #ifdef SINGLE_HEADER
-#include <rope_single.hpp>
+#include SINGLE_HEADER
 #else
 #include <rope/rope.hpp>
 #endif
