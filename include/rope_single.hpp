@@ -20348,11 +20348,24 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// A forward pass of a block, and the gradient with respect to its output.
+///
+///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
+///     cross_attention_gradient(
+///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
+template <class T>
+struct multi_head_tape {
+  detail::token_ref<T> x;                          // [batch * tokens, model_dim], as in the forward pass
+  detail::token_ref<T> context{nullptr, 0, 0, 0};  // [batch * keys, context_dim], of cross-attention
+  Index batch;                                     // rows of the batch
+  detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
+};
+
 /// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
 /// memory are left out.
 ///
 ///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
-///     multi_head_attention_gradient(block, x, batch, d_out, gradients);
+///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
 template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
@@ -20373,20 +20386,26 @@ namespace detail {
 template <class T, class Layout, class Rotation, class Threads>
 class block_gradient {
  public:
-  block_gradient(const multi_head_attention<T, Layout>& block, const token_ref<T>& x,
-                 const token_ref<T>& context, Index batch, const token_ref<T>& d_out,
-                 const multi_head_gradients<T>& gradients, bool self, const attention_options& options,
-                 const Rotation& rotation, const Threads& threads)
+  /// \param self  whether keys and values are those of x
+  block_gradient(const multi_head_attention<T, Layout>& block, const multi_head_tape<T>& tape,
+                 const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
+                 const Threads& threads)
       : pass_{block.weights(), block.options(), block.shape()},
-        x_(x),
-        context_(context),
-        batch_(batch),
-        d_out_(d_out),
+        x_(tape.x),
+        context_(self ? tape.x : tape.context),
+        batch_(tape.batch),
+        d_out_(tape.d_out),
         gradients_(gradients),
         self_(self),
-        options_(without_report(options)),
+        options_(without_report(self ? block.options().attention : block.all_visible())),
         rotation_(rotation),
         threads_(threads) {
+    if (self)
+      for (const Index rows : {tape.context.rows(), gradients.context.rows()})
+        if (rows > 0)
+          ROPE_THROW(std::invalid_argument,
+                     message("multi_head_attention_gradient: self-attention has no context, got memory for ",
+                             rows, " of its tokens"));
     check_call();
   }
 
@@ -20460,10 +20479,6 @@ class block_gradient {
     check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
     check_shape("x", gradients_.x, x_);
     check_shape("the context", gradients_.context, context_);
-    if (self_ && gradients_.context.size() > 0)
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: self-attention has no context, got memory for ",
-                         gradients_.context.rows(), " of its tokens"));
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
       ROPE_THROW(std::invalid_argument, message("multi_head_attention_gradient: gradients with respect to "
@@ -20535,14 +20550,14 @@ class block_gradient {
 
 /// Gradients of a loss whose gradient with respect to the output of `block.forward(x, batch, out)` is d_out.
 ///
-///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
-///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
-///         .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
+///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out},
+///                                   multi_head_gradients<float>{
+///                                       .x = {d_x.data(), d_x.rows(), d_x.cols()},
+///                                       .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
 ///
 /// Nothing is kept between the passes: the forward pass is run again, except for its last product.
 ///
-/// \param x          [batch * tokens, model_dim], as in the forward pass
-/// \param d_out      [batch * tokens, out_dim]
+/// \param tape       what the forward pass was given, and d_out
 /// \param gradients  where the gradients go; those that are empty are left out
 /// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
@@ -20553,13 +20568,9 @@ class block_gradient {
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
-                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
-                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  const detail::block_without_rotation rotation;
-  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
-      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
-      .run();
+  detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation{}, threads).run();
 }
 
 /// The same for `block.forward(x, batch, out, table, positions)`.
@@ -20568,15 +20579,12 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 template <class T, class Layout, rotation_table Table, class P = std::int64_t,
           parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
-                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
-                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
   const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
                                                                               positions, positions};
-  detail::block_gradient<T, Layout, decltype(rotation), Threads>(block, x, x, batch, d_out, gradients, true,
-                                                                 block.options().attention, rotation, threads)
-      .run();
+  detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
 
 /// The same for `block.cross(x, context, batch, out)`.
@@ -20584,14 +20592,9 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// Throws:  as above
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
-                              const std::type_identity_t<detail::token_ref<T>>& x,
-                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
-                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const std::type_identity_t<multi_head_tape<T>>& tape,
                               const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  const detail::block_without_rotation rotation;
-  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
-      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
-      .run();
+  detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation{}, threads).run();
 }
 
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
@@ -20600,17 +20603,13 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 template <class T, class Layout, rotation_table Table, class PQ, class PK,
           parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
-                              const std::type_identity_t<detail::token_ref<T>>& x,
-                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
-                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const std::type_identity_t<multi_head_tape<T>>& tape,
                               const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
   const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
       detail::placed(table), query_positions, key_positions};
-  detail::block_gradient<T, Layout, decltype(rotation), Threads>(
-      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
-      .run();
+  detail::block_gradient(block, tape, gradients, false, rotation, threads).run();
 }
 
 }  // namespace ROPE_ABI

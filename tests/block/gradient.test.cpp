@@ -183,8 +183,8 @@ TEST_CASE("the gradients of a block are the slopes of its definition", "[block]"
     options.attention.softcap = 0.9;
 
     memory_of_gradients plain(memory, x, none);
-    multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options), x, 2, d_out,
-                                  plain.all());
+    multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options),
+                                  {.x = x, .batch = 2, .d_out = d_out}, plain.all());
     loss of{
         memory.reference(), rows_per_batch(x, 2), {}, rows_per_batch(d_out, 2), {{}, {}}, {{}, {}}, causal};
     of.m.softcap = 0.9L;
@@ -196,8 +196,9 @@ TEST_CASE("the gradients of a block are the slopes of its definition", "[block]"
       using Layout = decltype(layout);
       memory_of_gradients rotated(memory, x, none);
       const std::vector<int> starts = {-7, 30};
-      multi_head_attention_gradient(multi_head_attention<double, Layout>(memory.weights(), options), x, 2,
-                                    d_out, rotated.all(), table, row_starts{starts});
+      multi_head_attention_gradient(multi_head_attention<double, Layout>(memory.weights(), options),
+                                    {.x = x, .batch = 2, .d_out = d_out}, rotated.all(), table,
+                                    row_starts{starts});
       of.m = memory.template reference<Layout>(louder);
       of.m.softcap = 0.9L;
       of.query_positions = of.key_positions = {counted(4, -7), counted(4, 30)};
@@ -225,9 +226,10 @@ TEST_CASE("the gradients of cross-attention reach tokens and context", "[block]"
           {{}, {}},
           everything};
   memory_of_gradients plain(memory, x, context), rotated(memory, x, context);
-  cross_attention_gradient(block, x, context, 2, d_out, plain.all());
+  cross_attention_gradient(block, {.x = x, .context = context, .batch = 2, .d_out = d_out}, plain.all());
   plain.check(of);
-  cross_attention_gradient(block, x, context, 2, d_out, rotated.all(), table, 40, 3);
+  cross_attention_gradient(block, {.x = x, .context = context, .batch = 2, .d_out = d_out}, rotated.all(),
+                           table, 40, 3);
   of.m = memory.reference<half_split>(narrow);
   of.query_positions = {counted(2, 40), counted(2, 40)};
   of.key_positions = {counted(5, 3), counted(5, 3)};
@@ -246,7 +248,7 @@ TEST_CASE("the gradients of a block with dropout are the slopes of what the forw
   const frequency_table<double> table(narrow, 60);
   const multi_head_attention<double, interleaved> block(memory.weights(), options);
   memory_of_gradients d(memory, x, none);
-  multi_head_attention_gradient(block, x, 2, d_out, d.all(), table, 9);
+  multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d.all(), table, 9);
   loss of{
       memory.reference<interleaved>(narrow), rows_per_batch(x, 2),           {},    rows_per_batch(d_out, 2),
       {counted(4, 9), counted(4, 9)},        {counted(4, 9), counted(4, 9)}, causal};
@@ -277,8 +279,8 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
   memory_of_gradients d(memory, x, none);
   multi_head_options options = memory.options();
   options.attention.window = 3;
-  multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options), x, 1, d_out,
-                                d.all());
+  multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options),
+                                {.x = x, .batch = 1, .d_out = d_out}, d.all());
   loss of{memory.reference(),
           rows_per_batch(x, 1),
           {},
@@ -325,7 +327,7 @@ TEST_CASE("gradients do not cross from one segment to another", "[block]") {
   const std::vector<int> offsets = {0, 2, 2, 6};
   const multi_head_attention<double, interleaved> block(memory.weights(), memory.options());
   memory_of_gradients d(memory, x, none);
-  multi_head_attention_gradient(block, x, 1, d_out, d.all(), table,
+  multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d.all(), table,
                                 segments<int>{std::span<const int>(offsets)});
   const auto sees = [](std::size_t i, std::size_t j) { return j <= i && (i < 2) == (j < 2); };
   loss of{memory.reference<interleaved>(narrow),
@@ -359,15 +361,17 @@ TEST_CASE("float gradients are those of double, and only what has memory is writ
   const frequency_table<float> table(narrow, 20);
   const rows_of<double> d_out_double = d_out.cast<double>();
   multi_head_attention_gradient(multi_head_attention<double, half_split>(same.weights(), same.options()),
-                                x_double, 2, d_out_double, exact.all(), frequency_table<double>(narrow, 20),
-                                3);
+                                {.x = x_double, .batch = 2, .d_out = d_out_double}, exact.all(),
+                                frequency_table<double>(narrow, 20), 3);
   rows_of<float> d_x(6, 4), d_k = rows_of<float>::Constant(close.k.rows(), close.k.cols(), -77);
-  multi_head_attention_gradient(multi_head_attention<float, half_split>(close.weights(), close.options()), x,
-                                2, d_out, multi_head_gradients<float>{.x = {d_x.data(), 6, 4}}, table, 3);
+  multi_head_attention_gradient(multi_head_attention<float, half_split>(close.weights(), close.options()),
+                                {.x = x, .batch = 2, .d_out = d_out},
+                                multi_head_gradients<float>{.x = {d_x.data(), 6, 4}}, table, 3);
   CHECK(testing::worst(d_x, 0, testing::exact(exact.x)) <= 1);
   CHECK((d_k.array() == -77).all());
   multi_head_attention_gradient(
-      multi_head_attention<float, half_split>(close.weights(), close.options()), x, 2, d_out,
+      multi_head_attention<float, half_split>(close.weights(), close.options()),
+      {.x = x, .batch = 2, .d_out = d_out},
       multi_head_gradients<float>{.weights = {.k = {d_k.data(), d_k.rows(), d_k.cols()}}}, table, 3);
   CHECK(testing::worst(d_k, 0, testing::exact(exact.k)) <= 1);
 }
@@ -393,14 +397,19 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
   const auto as_it_is = [](multi_head_gradients<double>&) {};
   std::vector<double> space(1000);
   const auto self = [&](const multi_head_gradients<double>& d) {
-    multi_head_attention_gradient(block, x, 2, d_out, d, table);
+    multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table);
   };
   refused(invalid, m + "the columns of out and out_dim must be equal, got 3 and 4", as_it_is,
-          [&](const auto& d) { multi_head_attention_gradient(block, x, 2, narrow_d, d, table); });
-  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and 4", as_it_is,
-          [&](const auto& d) { multi_head_attention_gradient(block, x, 4, d_out, d); });
+          [&](const auto& d) {
+            multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = narrow_d}, d, table);
+          });
+  refused(
+      invalid, m + "the rows of x must be a multiple of batch, got 6 and 4", as_it_is,
+      [&](const auto& d) { multi_head_attention_gradient(block, {.x = x, .batch = 4, .d_out = d_out}, d); });
   refused(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
-          [&](const auto& d) { multi_head_attention_gradient(block, x, 2, d_out, d, table, 2); });
+          [&](const auto& d) {
+            multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table, 2);
+          });
   using map = multi_head_gradients<double>::token_map;
   using list = projection<double>::bias_map;
   refused(
@@ -427,12 +436,17 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
   refused(
       invalid, g + "self-attention has no context, got memory for 6 of its tokens",
       [&](auto& d) { new (&d.context) map(space.data(), 6, 4); }, self);
+  refused(invalid, g + "self-attention has no context, got memory for 6 of its tokens", as_it_is,
+          [&](const auto& d) {
+            multi_head_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d,
+                                          table);
+          });
   refused(
       invalid, g + "gradients with respect to options are those of one segment, got 2",
       [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },
       [&](const auto& d) {
         const std::vector<int> offsets = {0, 3, 6};
-        multi_head_attention_gradient(block, x, 1, d_out, d, table,
+        multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d, table,
                                       segments<int>{std::span<const int>(offsets)});
       });
   // A block without biases has no gradient with respect to them.
@@ -442,8 +456,8 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
       [&] {
         multi_head_gradients<double> d;
         new (&d.weights.v.bias) list(space.data(), 8);
-        multi_head_attention_gradient(multi_head_attention<double>(bare.weights(), bare.options()), five, 2,
-                                      five, d);
+        multi_head_attention_gradient(multi_head_attention<double>(bare.weights(), bare.options()),
+                                      {.x = five, .batch = 2, .d_out = five}, d);
       },
       "rope::" + g + "the gradient with respect to the v bias must be empty, as the v bias is, got [1, 8]"));
 }

@@ -228,7 +228,7 @@ void use_block() {
   expect((out - cached).cwiseAbs().maxCoeff() <= T(1e-5f), "a block decodes as it prefills");
   block.cross(x, x, 2, out, table, 0, 3);
   multi_head_gradients<T> gradients;
-  multi_head_attention_gradient(block, x, 2, out, gradients, table);
+  multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = out}, gradients, table);
 }
 
 void use_tables() {

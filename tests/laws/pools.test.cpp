@@ -196,8 +196,9 @@ const std::vector<call>& attentions() {
          testing::rows_of<float> out(threaded_block::batch * threaded_block::tokens, 300), d_x = rows.x;
          block.forward(rows.x, threaded_block::batch, out, rows.table, {}, threads);
          const rope::multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
-         rope::multi_head_attention_gradient(block, rows.x, threaded_block::batch, rows.d_out, gradients,
-                                             rows.table, {}, threads);
+         rope::multi_head_attention_gradient(
+             block, {.x = rows.x, .batch = threaded_block::batch, .d_out = rows.d_out}, gradients, rows.table,
+             {}, threads);
          return of(out.reshaped(), d_x.reshaped());
        }},
   };

@@ -124,7 +124,7 @@ TEST_CASE("a warm block of many tokens allocates nothing, forward or backward", 
                                                        .weights = {.q = {d_weight.data(), dim, dim}}};
   const auto train = [&] {
     block.forward(x, 1, out, table);
-    rope::multi_head_attention_gradient(block, x, 1, d_out, gradients, table);
+    rope::multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, gradients, table);
   };
   train();
   CHECK(allocations_in(train) == 0);

@@ -600,8 +600,8 @@ TEST_CASE("a block that finds no memory leaves none, and is right when it does",
   });
   check_writing(written, [&] {
     rows d_x(20, dim);
-    multi_head_attention_gradient(block, x, 2, x, multi_head_gradients<float>{.x = {d_x.data(), 20, dim}},
-                                  table);
+    multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = x},
+                                  multi_head_gradients<float>{.x = {d_x.data(), 20, dim}}, table);
     std::copy_n(d_x.data(), d_x.size(), written.begin());
   });
   check_writing(written, [&] {

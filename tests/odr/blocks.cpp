@@ -79,7 +79,7 @@ struct blocks {
     constexpr double projected = model_dim * u, attended = attention + 4 * head_dim * projected;
     results.push_back(result_of("block", out, model_dim * attended));
     const rope::multi_head_gradients<float> gradients = {.x = {d_q.data(), tokens, model_dim}};
-    rope::multi_head_attention_gradient(block, x, 1, x, gradients, table);
+    rope::multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = x}, gradients, table);
     results.push_back(result_of("the gradient of a block", d_q, model_dim * attended * 8));
     return results;
   }

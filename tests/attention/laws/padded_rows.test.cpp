@@ -259,14 +259,14 @@ TEST_CASE("a block of a padded batch is the block of its rows, forward and backw
   padded.forward(x, 2, out, table);
   matrix upstream = d_out;
   upstream.middleRows(4, 2).setZero();  // nothing is learned from padding
-  multi_head_attention_gradient(padded, x, 2, upstream,
+  multi_head_attention_gradient(padded, {.x = x, .batch = 2, .d_out = upstream},
                                 multi_head_gradients<float>{.x = {d_x.data(), 2 * tokens, dim}}, table);
   for (const Index b : {0, 1}) {
     const Index count = counts[static_cast<std::size_t>(b)];
     matrix expected(count, dim), d_expected(count, dim);
     const matrix row = x.middleRows(b * tokens, count), d_row = d_out.middleRows(b * tokens, count);
     alone.forward(row, 1, expected, table);
-    multi_head_attention_gradient(alone, row, 1, d_row,
+    multi_head_attention_gradient(alone, {.x = row, .batch = 1, .d_out = d_row},
                                   multi_head_gradients<float>{.x = {d_expected.data(), count, dim}}, table);
     CHECK((out.middleRows(b * tokens, count) - expected).cwiseAbs().maxCoeff() <= 1e-5f);
     CHECK((d_x.middleRows(b * tokens, count) - d_expected).cwiseAbs().maxCoeff() <= 1e-5f);
@@ -281,7 +281,7 @@ TEST_CASE("a block of a padded batch is the block of its rows, forward and backw
   CHECK(out == before);
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] {
-        multi_head_attention_gradient(silent, x, 2, upstream,
+        multi_head_attention_gradient(silent, {.x = x, .batch = 2, .d_out = upstream},
                                       multi_head_gradients<float>{.x = {d_x.data(), 2 * tokens, dim}}, table);
       },
       text));

@@ -61,20 +61,23 @@ TEST_CASE("gradients of a block have the same bits on any number of threads", "[
     });
   };
   check(true, [&](const auto& d, const auto& threads) {
-    multi_head_attention_gradient(block, of.x, batch, of.d_out, d, threads);
+    multi_head_attention_gradient(block, {.x = of.x, .batch = batch, .d_out = of.d_out}, d, threads);
   });
   check(true, [&](const auto& d, const auto& threads) {
-    multi_head_attention_gradient(block, of.x, batch, of.d_out, d, of.table, of.ids, threads);
+    multi_head_attention_gradient(block, {.x = of.x, .batch = batch, .d_out = of.d_out}, d, of.table, of.ids,
+                                  threads);
   });
   check(true, [&](const auto& d, const auto& threads) {
-    multi_head_attention_gradient(block, of.x, 1, of.d_out, d, of.table, segments{of.offsets}, threads);
+    multi_head_attention_gradient(block, {.x = of.x, .batch = 1, .d_out = of.d_out}, d, of.table,
+                                  segments{of.offsets}, threads);
   });
   check(false, [&](const auto& d, const auto& threads) {
-    cross_attention_gradient(block, of.x, of.context, batch, of.d_out, d, threads);
-  });
-  check(false, [&](const auto& d, const auto& threads) {
-    cross_attention_gradient(block, of.x, of.context, batch, of.d_out, d, of.table, row_starts{of.starts}, 7,
+    cross_attention_gradient(block, {.x = of.x, .context = of.context, .batch = batch, .d_out = of.d_out}, d,
                              threads);
+  });
+  check(false, [&](const auto& d, const auto& threads) {
+    cross_attention_gradient(block, {.x = of.x, .context = of.context, .batch = batch, .d_out = of.d_out}, d,
+                             of.table, row_starts{of.starts}, 7, threads);
   });
 }
 
@@ -97,7 +100,8 @@ TEST_CASE("every step of a backward pass runs on the threads", "[block]") {
   });
   all_gradients d(of.memory, of.x, of.context);
   const int loops = loops_of([&](const auto& threads) {
-    multi_head_attention_gradient(of.block(), of.x, batch, of.d_out, d.maps(true), of.table, {}, threads);
+    multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.maps(true),
+                                  of.table, {}, threads);
   });
   // Projections, two norms, two rotations, the gradient with respect to heads, two rotations and two norms
   // back, and the gradients with respect to weights and by tokens.
@@ -109,8 +113,10 @@ TEST_CASE("no threads are the calling thread of a backward pass", "[block]") {
   const long_rows of;
   const own_threads one(1);
   all_gradients d(of.memory, of.x, of.context), alone = d;
-  multi_head_attention_gradient(of.block(), of.x, batch, of.d_out, d.maps(true), of.table);
-  multi_head_attention_gradient(of.block(), of.x, batch, of.d_out, alone.maps(true), of.table, {}, one);
+  multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.maps(true),
+                                of.table);
+  multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, alone.maps(true),
+                                of.table, {}, one);
   const bool same = d == alone;
   CHECK(same);
 }

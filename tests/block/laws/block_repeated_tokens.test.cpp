@@ -38,7 +38,8 @@ TEST_CASE("the gradients of weights and biases over many equal tokens lose no di
   using rows = Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
   // Every token is a row of the batch, and sees itself alone: out = W_o (W_v x + b_v) + b_o.
   multi_head_attention_gradient(
-      block, rows(all_x.data(), tokens, dim), tokens, rows(all_d.data(), tokens, dim),
+      block,
+      {.x = rows(all_x.data(), tokens, dim), .batch = tokens, .d_out = rows(all_d.data(), tokens, dim)},
       rope::multi_head_gradients<float>{.weights = {.v = {d_w_v.data(), dim, dim, d_b_v.data()},
                                                     .o = {d_w_o.data(), dim, dim, d_b_o.data()}}});
 

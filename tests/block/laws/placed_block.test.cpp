@@ -103,8 +103,9 @@ void check_place() {
     return multi_head_gradients<T>{.x = {by_x.data(), by_x.rows(), by_x.cols()},
                                    .weights = {.k = {by_k.data(), by_k.rows(), by_k.cols()}}};
   };
-  multi_head_attention_gradient(block, x, 2, d_out, into(d_x, d_k), placed);
-  multi_head_attention_gradient(block_of_whole, x, 2, d_out, into(d_x_of_whole, d_k_of_whole), whole);
+  multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, into(d_x, d_k), placed);
+  multi_head_attention_gradient(block_of_whole, {.x = x, .batch = 2, .d_out = d_out},
+                                into(d_x_of_whole, d_k_of_whole), whole);
   CHECK(same<T>(d_x, d_x_of_whole));
   CHECK(same<T>(d_k, d_k_of_whole));
   rows_of<T> d_context(context.rows(), context.cols()), d_context_of_whole = d_context;
@@ -112,8 +113,9 @@ void check_place() {
     return multi_head_gradients<T>{.x = {by_x.data(), by_x.rows(), by_x.cols()},
                                    .context = {by_context.data(), by_context.rows(), by_context.cols()}};
   };
-  cross_attention_gradient(block, x, context, 2, d_out, with_context(d_x, d_context), placed, 0, 2);
-  cross_attention_gradient(block_of_whole, x, context, 2, d_out,
+  cross_attention_gradient(block, {.x = x, .context = context, .batch = 2, .d_out = d_out},
+                           with_context(d_x, d_context), placed, 0, 2);
+  cross_attention_gradient(block_of_whole, {.x = x, .context = context, .batch = 2, .d_out = d_out},
                            with_context(d_x_of_whole, d_context_of_whole), whole, 0, 2);
   CHECK(same<T>(d_x, d_x_of_whole));
   CHECK(same<T>(d_context, d_context_of_whole));

@@ -98,13 +98,16 @@ TEST_CASE("the comments of the gradient of a block show its use", "[block]") {
   const multi_head_attention<float> block = memory.block();
   testing::random numbers(13);
   const testing::rows_of<float> x = testing::random_rows<float>(numbers, batch * 3, model_dim),
+                                context = testing::random_rows<float>(numbers, batch * 2, model_dim),
                                 d_out = testing::random_rows<float>(numbers, batch * 3, model_dim);
   testing::rows_of<float> d_x(x.rows(), x.cols()), d_wq(heads * head_dim, model_dim);
   multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
-  multi_head_attention_gradient(block, x, batch, d_out, gradients);
+  multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
   const testing::rows_of<float> before = d_x;
+  multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
+  cross_attention_gradient(block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
   multi_head_attention_gradient(
-      block, x, batch, d_out,
+      block, {.x = x, .batch = batch, .d_out = d_out},
       multi_head_gradients<float>{.x = {d_x.data(), d_x.rows(), d_x.cols()},
                                   .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
   CHECK(d_x == before);
