@@ -1674,6 +1674,73 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 }  // namespace rope
 
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+
+#include <algorithm>  // std::find, std::sort, std::unique
+#include <cstddef>
+#include <span>
+#include <vector>
+
+
+/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
+/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
+/// where they are called.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+
+/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
+/// `tokens`, and none is below the one before.
+///
+/// Throws:  std::invalid_argument, with `name` for that of the list
+template <class Offset>
+void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
+  if (count == 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
+                       offset(Index{0}), " and ", offset(count - 1)));
+  for (Index s = 1; s < count; ++s)
+    if (offset(s) < offset(s - 1))
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
+                                                " after ", offset(s - 1)));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_LISTS_HPP
 
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
@@ -1874,14 +1941,8 @@ struct segmented_positions {
     return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
-                         ", got an empty list"));
-    if (as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
-                         ", got ", offsets[0], " and ", offsets[offsets.size() - 1]));
+    check_offsets(function, "segment offsets", offsets.size(), tokens,
+                  [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
@@ -1889,14 +1950,10 @@ struct segmented_positions {
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end < begin)
-        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
-                                                  offsets[s], " before ", offsets[s + 1]));
       if (end == begin) continue;
-      // No difference overflows: the first offset is 0, and none so far was below the one before.
-      const std::int64_t length = end - begin;
+      // No difference overflows: offsets do not decrease from 0 on.
       range.include(start_of(s));
-      range.include(advance(start_of(s), length - 1));
+      range.include(advance(start_of(s), end - begin - 1));
     }
     return range;
   }

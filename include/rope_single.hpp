@@ -1425,6 +1425,73 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+
+#include <algorithm>  // std::find, std::sort, std::unique
+#include <cstddef>
+#include <span>
+#include <vector>
+
+
+/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
+/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
+/// where they are called.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+
+/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
+/// `tokens`, and none is below the one before.
+///
+/// Throws:  std::invalid_argument, with `name` for that of the list
+template <class Offset>
+void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
+  if (count == 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
+                       offset(Index{0}), " and ", offset(count - 1)));
+  for (Index s = 1; s < count; ++s)
+    if (offset(s) < offset(s - 1))
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
+                                                " after ", offset(s - 1)));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_LISTS_HPP
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 
@@ -1521,17 +1588,6 @@ inline void require_length(const char* function, const char* name, std::size_t g
                message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
   ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
                                             " or ", or_else, ", got ", got));
-}
-
-inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
-                          Index tokens) {
-  if (offsets.front() != 0 || offsets.back() != tokens)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must begin with 0 and end with ",
-                                              tokens, ", got ", offsets.front(), " and ", offsets.back()));
-  for (std::size_t s = 1; s < offsets.size(); ++s)
-    if (offsets[s] < offsets[s - 1])
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offsets[s],
-                                                " after ", offsets[s - 1]));
 }
 
 template <class X>
@@ -1663,8 +1719,12 @@ inline void check_segments(const char* function, const attention_options& option
     ROPE_THROW(std::invalid_argument,
                message(function, ": query_offsets and key_offsets must have the same length, got ",
                        options.query_offsets.size(), " and ", key_offsets.size()));
-  check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
-  check_offsets(function, "key_offsets", key_offsets, shape.keys);
+  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
+    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
+                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
+  };
+  check_list("query_offsets", options.query_offsets, shape.queries);
+  check_list("key_offsets", key_offsets, shape.keys);
 }
 
 /// Everything that is wrong with options by themselves, or for the call.
@@ -2357,14 +2417,8 @@ struct segmented_positions {
     return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
-                         ", got an empty list"));
-    if (as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
-                         ", got ", offsets[0], " and ", offsets[offsets.size() - 1]));
+    check_offsets(function, "segment offsets", offsets.size(), tokens,
+                  [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
@@ -2372,14 +2426,10 @@ struct segmented_positions {
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end < begin)
-        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
-                                                  offsets[s], " before ", offsets[s + 1]));
       if (end == begin) continue;
-      // No difference overflows: the first offset is 0, and none so far was below the one before.
-      const std::int64_t length = end - begin;
+      // No difference overflows: offsets do not decrease from 0 on.
       range.include(start_of(s));
-      range.include(advance(start_of(s), length - 1));
+      range.include(advance(start_of(s), end - begin - 1));
     }
     return range;
   }
@@ -15870,54 +15920,6 @@ class turn_between_axes {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-
-#include <algorithm>  // std::find, std::sort, std::unique
-#include <cstddef>
-#include <span>
-#include <vector>
-
-
-/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
-/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
-/// where they are called.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_LISTS_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 #define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 
@@ -20900,14 +20902,8 @@ class newest_in_pages {
         ROPE_THROW(std::invalid_argument,
                    message(function, ": query_offsets are sequences + 1 = ", sequences + 1,
                            " numbers for a batch of 1, got ", offsets_.size(), " for a batch of ", batch));
-      if (offsets_.front() != 0 || offsets_.back() != tokens_)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": query_offsets must begin with 0 and end with ", tokens_, ", got ",
-                           offsets_.front(), " and ", offsets_.back()));
-      for (std::size_t s = 1; s < offsets_.size(); ++s)
-        if (offsets_[s] < offsets_[s - 1])
-          ROPE_THROW(std::invalid_argument, message(function, ": query_offsets must not decrease, got ",
-                                                    offsets_[s], " after ", offsets_[s - 1]));
+      check_offsets(function, "query_offsets", sequences + 1, tokens_,
+                    [&](Index s) { return offsets_[static_cast<std::size_t>(s)]; });
     }
     for (Index s = 0; s < sequences; ++s)
       if (count(s) > pages_.length(s))

@@ -288,8 +288,8 @@ TEST_CASE("segments that do not cover the tokens are refused", "[positions]") {
   for (const list& offsets : {list{}, list{0}, list{4}, list{1, 4}, list{0, 3}, list{0, 5}, list{-1, 4},
                               list{0, int64_max}, list{int64_min, 4}})
     CHECK(refuses<std::invalid_argument>(rope::segments{offsets}, 1, L,
-                                         "segment offsets must begin with 0 and end with tokens = 4"));
-  CHECK(refuses<std::invalid_argument>(rope::segments{list{}}, 1, L, "got an empty list"));
+                                         "segment offsets must begin with 0 and end with 4, got "));
+  CHECK(refuses<std::invalid_argument>(rope::segments{list{}}, 1, L, "got none"));
   CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 2, 5}}, 1, L, "got 0 and 5"));
   CHECK(refuses<std::invalid_argument>(rope::segments{list{-1, 4}}, 1, L, "got -1 and 4"));
 }
@@ -299,7 +299,7 @@ TEST_CASE("segments that go backwards are refused", "[positions]") {
   for (const list& offsets : {list{0, 3, 2, 4}, list{0, 5, 4}, list{0, -1, 4}, list{0, 100, 4},
                               list{0, std::int64_t{1} << 32, 4}, list{0, int64_max, int64_min, 4}})
     CHECK(refuses<std::invalid_argument>(rope::segments{offsets}, 1, L, "segment offsets must not decrease"));
-  CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 3 before 2"));
+  CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 2 after 3"));
 }
 
 TEST_CASE("segment starts are refused if their number is wrong or a segment leaves the table",

@@ -12,6 +12,7 @@
 #include <rope/attention/product_precision.hpp>
 #include <rope/attention/score_view.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
@@ -110,17 +111,6 @@ inline void require_length(const char* function, const char* name, std::size_t g
                message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
   ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
                                             " or ", or_else, ", got ", got));
-}
-
-inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
-                          Index tokens) {
-  if (offsets.front() != 0 || offsets.back() != tokens)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must begin with 0 and end with ",
-                                              tokens, ", got ", offsets.front(), " and ", offsets.back()));
-  for (std::size_t s = 1; s < offsets.size(); ++s)
-    if (offsets[s] < offsets[s - 1])
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offsets[s],
-                                                " after ", offsets[s - 1]));
 }
 
 template <class X>
@@ -252,8 +242,12 @@ inline void check_segments(const char* function, const attention_options& option
     ROPE_THROW(std::invalid_argument,
                message(function, ": query_offsets and key_offsets must have the same length, got ",
                        options.query_offsets.size(), " and ", key_offsets.size()));
-  check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
-  check_offsets(function, "key_offsets", key_offsets, shape.keys);
+  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
+    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
+                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
+  };
+  check_list("query_offsets", options.query_offsets, shape.queries);
+  check_list("key_offsets", key_offsets, shape.keys);
 }
 
 /// Everything that is wrong with options by themselves, or for the call.

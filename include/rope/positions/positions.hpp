@@ -10,6 +10,7 @@
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/integer_range.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
@@ -212,14 +213,8 @@ struct segmented_positions {
     return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
-                         ", got an empty list"));
-    if (as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens,
-                         ", got ", offsets[0], " and ", offsets[offsets.size() - 1]));
+    check_offsets(function, "segment offsets", offsets.size(), tokens,
+                  [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
@@ -227,14 +222,10 @@ struct segmented_positions {
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end < begin)
-        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
-                                                  offsets[s], " before ", offsets[s + 1]));
       if (end == begin) continue;
-      // No difference overflows: the first offset is 0, and none so far was below the one before.
-      const std::int64_t length = end - begin;
+      // No difference overflows: offsets do not decrease from 0 on.
       range.include(start_of(s));
-      range.include(advance(start_of(s), length - 1));
+      range.include(advance(start_of(s), end - begin - 1));
     }
     return range;
   }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include <rope/base/integer_range.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
@@ -40,14 +41,8 @@ class newest_in_pages {
         ROPE_THROW(std::invalid_argument,
                    message(function, ": query_offsets are sequences + 1 = ", sequences + 1,
                            " numbers for a batch of 1, got ", offsets_.size(), " for a batch of ", batch));
-      if (offsets_.front() != 0 || offsets_.back() != tokens_)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": query_offsets must begin with 0 and end with ", tokens_, ", got ",
-                           offsets_.front(), " and ", offsets_.back()));
-      for (std::size_t s = 1; s < offsets_.size(); ++s)
-        if (offsets_[s] < offsets_[s - 1])
-          ROPE_THROW(std::invalid_argument, message(function, ": query_offsets must not decrease, got ",
-                                                    offsets_[s], " after ", offsets_[s - 1]));
+      check_offsets(function, "query_offsets", sequences + 1, tokens_,
+                    [&](Index s) { return offsets_[static_cast<std::size_t>(s)]; });
     }
     for (Index s = 0; s < sequences; ++s)
       if (count(s) > pages_.length(s))
