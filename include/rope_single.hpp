@@ -14925,6 +14925,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Throws:  std::out_of_range unless row b is one of `batch`
+inline Index checked_row(const char* function, Index b, Index batch) {
+  if (b < 0 || b >= batch)
+    ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
+  return b;
+}
+
 /// A list of any integers, [batch], or none: every row then has as many as there are.
 ///
 /// Requires:  the list outlives the call it is given to
@@ -15365,11 +15372,7 @@ class cache_rows {
     }
     return {checked(function, row.index), row.index + 1};
   }
-  Index checked(const char* function, Index b) const {
-    if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
-    return b;
-  }
+  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_positions
   template <class Source>
@@ -18222,11 +18225,7 @@ class ring_rows {
   }
 
   Index checked(Index b) const { return checked("ring_cache", b); }
-  Index checked(const char* function, Index b) const {
-    if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
-    return b;
-  }
+  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       ROPE_THROW(std::out_of_range,

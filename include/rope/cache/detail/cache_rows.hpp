@@ -104,11 +104,7 @@ class cache_rows {
     }
     return {checked(function, row.index), row.index + 1};
   }
-  Index checked(const char* function, Index b) const {
-    if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
-    return b;
-  }
+  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_positions
   template <class Source>

@@ -76,11 +76,7 @@ class ring_rows {
   }
 
   Index checked(Index b) const { return checked("ring_cache", b); }
-  Index checked(const char* function, Index b) const {
-    if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
-    return b;
-  }
+  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       ROPE_THROW(std::out_of_range,

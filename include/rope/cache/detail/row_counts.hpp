@@ -18,6 +18,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Throws:  std::out_of_range unless row b is one of `batch`
+inline Index checked_row(const char* function, Index b, Index batch) {
+  if (b < 0 || b >= batch)
+    ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
+  return b;
+}
+
 /// A list of any integers, [batch], or none: every row then has as many as there are.
 ///
 /// Requires:  the list outlives the call it is given to
