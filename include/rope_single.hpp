@@ -11164,16 +11164,22 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
+/// Queries and keys are those of the same tokens.
+template <class T>
+void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
+  if (q.batch != k.batch || q.tokens != k.tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
+                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+}
+
 /// Everything that can be wrong with a call that turns queries and keys in place.
 template <class Layout, class T, class S, class Source>
 void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
                 const placed_table<S>& table, const Source& source) {
   check_view(function, q);
   check_view(function, k);
-  if (q.batch != k.batch || q.tokens != k.tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+  check_same_tokens(function, q, k);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
   if (share_first_elements(q, k))
@@ -29386,13 +29392,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   constexpr const char* function = "rotate_layer";
   check_view(function, q);
   (check_view(function, k), ...);
-  const auto check_tokens = [&](const auto& x) {
-    if (q.batch != x.batch || q.tokens != x.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                         q.tokens, "] and [", x.batch, ", ", x.tokens, "]; heads may differ"));
-  };
-  (check_tokens(k), ...);
+  (check_same_tokens(function, q, k), ...);
   check_memory(function, q, k...);
   const auto check_channels = [&](const auto& x) {
     if (share_first_elements(q, x))

@@ -74,13 +74,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   constexpr const char* function = "rotate_layer";
   check_view(function, q);
   (check_view(function, k), ...);
-  const auto check_tokens = [&](const auto& x) {
-    if (q.batch != x.batch || q.tokens != x.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                         q.tokens, "] and [", x.batch, ", ", x.tokens, "]; heads may differ"));
-  };
-  (check_tokens(k), ...);
+  (check_same_tokens(function, q, k), ...);
   check_memory(function, q, k...);
   const auto check_channels = [&](const auto& x) {
     if (share_first_elements(q, x))
