@@ -16567,6 +16567,20 @@ namespace detail {
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 
+/// New heads of K and V become channels of type T of a cache or of pages.
+#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
+  static_assert(                                                                                          \
+      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
+      name                                                                                                \
+      ": k and v have the channel type of what stores them, or are float where that is a "                \
+      "16-bit type, or any but double where it is std::int8_t")
+
+/// Queries and outputs of T meet stored channels of type C.
+#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
+  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
+                ": q and out have the channel type of the stored keys and values, or are float where " \
+                "that is a 16-bit type or std::int8_t")
+
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
 template <class X, class T>
 void copy_channels(const head_view<X>& x, const head_view<T>& out) {
@@ -16742,10 +16756,7 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
-    static_assert(
-        is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
-        "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
-        "16-bit type, or any but double where it is std::int8_t");
+    ROPE_DETAIL_CHECK_STORED("append", K, V, T);
     constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
     check_shape(function, k_name, k, head_dim_ - first_new_channel());
     check_shape(function, v_name, v, value_dim_);
@@ -18962,10 +18973,7 @@ namespace detail {
 template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
   using C = typename Cache::value_type;
-  static_assert(
-      is_or_widens<T, C> && !std::is_const_v<T>,
-      "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
-      "type or std::int8_t");
+  ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
@@ -20979,9 +20987,7 @@ namespace detail {
 template <class Layout, class T, class P, class S, class Threads>
 class paged_call {
   using C = std::remove_const_t<P>;
-  static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
-                "attention: q and out have the channel type of the pages, or are float where that is a "
-                "16-bit type or std::int8_t");
+  ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
@@ -21263,9 +21269,7 @@ template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
-  static_assert(is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
-                "write_pages: k and v have the channel type of the pages, or are float where that is a "
-                "16-bit type, or any but double where it is std::int8_t");
+  ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
   check_view(function, k);
   check_view(function, v);
   check_memory(function, k, v);

@@ -35,9 +35,7 @@ template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
-  static_assert(is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
-                "write_pages: k and v have the channel type of the pages, or are float where that is a "
-                "16-bit type, or any but double where it is std::int8_t");
+  ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
   check_view(function, k);
   check_view(function, v);
   check_memory(function, k, v);

@@ -93,10 +93,7 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
-    static_assert(
-        is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
-        "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
-        "16-bit type, or any but double where it is std::int8_t");
+    ROPE_DETAIL_CHECK_STORED("append", K, V, T);
     constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
     check_shape(function, k_name, k, head_dim_ - first_new_channel());
     check_shape(function, v_name, v, value_dim_);

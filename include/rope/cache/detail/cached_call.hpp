@@ -41,10 +41,7 @@ namespace detail {
 template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
   using C = typename Cache::value_type;
-  static_assert(
-      is_or_widens<T, C> && !std::is_const_v<T>,
-      "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
-      "type or std::int8_t");
+  ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:

@@ -16,6 +16,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
@@ -35,9 +36,7 @@ namespace detail {
 template <class Layout, class T, class P, class S, class Threads>
 class paged_call {
   using C = std::remove_const_t<P>;
-  static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
-                "attention: q and out have the channel type of the pages, or are float where that is a "
-                "16-bit type or std::int8_t");
+  ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:

@@ -28,6 +28,20 @@ namespace detail {
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 
+/// New heads of K and V become channels of type T of a cache or of pages.
+#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
+  static_assert(                                                                                          \
+      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
+      name                                                                                                \
+      ": k and v have the channel type of what stores them, or are float where that is a "                \
+      "16-bit type, or any but double where it is std::int8_t")
+
+/// Queries and outputs of T meet stored channels of type C.
+#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
+  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
+                ": q and out have the channel type of the stored keys and values, or are float where " \
+                "that is a 16-bit type or std::int8_t")
+
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
 template <class X, class T>
 void copy_channels(const head_view<X>& x, const head_view<T>& out) {
