@@ -3820,9 +3820,9 @@ concept memory_without_axes =
 /// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
-  unsigned place = 1;
+  unsigned place = 0;
   bool has = false;
-  ((has |= (places & place) != 0 && memory_without_axes<std::remove_cvref_t<Arguments>>, place <<= 1), ...);
+  ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
   return has;
 }
 
