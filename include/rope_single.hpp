@@ -23538,9 +23538,10 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
         return detail::sections_with_time_last(group.mrope_sections);
       case mrope_order::spread:
         return spread_sections(group.mrope_sections);
-      default:
-        return contiguous_sections(group.mrope_sections);
+      case mrope_order::blocks:
+        break;
     }
+    return contiguous_sections(group.mrope_sections);
   };
   return on_axes(group.frequencies, assignment());
 }
@@ -23756,9 +23757,10 @@ inline const char* order_of_axes(const layer_group& group) {
       return "time last, the others alternating";
     case mrope_order::spread:
       return "spread by their shares, the first axis last";
-    default:
-      return "in blocks";
+    case mrope_order::blocks:
+      break;
   }
+  return "in blocks";
 }
 
 /// Collects the differences of one group, each with both numbers.

@@ -69,9 +69,10 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
         return detail::sections_with_time_last(group.mrope_sections);
       case mrope_order::spread:
         return spread_sections(group.mrope_sections);
-      default:
-        return contiguous_sections(group.mrope_sections);
+      case mrope_order::blocks:
+        break;
     }
+    return contiguous_sections(group.mrope_sections);
   };
   return on_axes(group.frequencies, assignment());
 }

@@ -43,9 +43,10 @@ inline const char* order_of_axes(const layer_group& group) {
       return "time last, the others alternating";
     case mrope_order::spread:
       return "spread by their shares, the first axis last";
-    default:
-      return "in blocks";
+    case mrope_order::blocks:
+      break;
   }
+  return "in blocks";
 }
 
 /// Collects the differences of one group, each with both numbers.
