@@ -29,7 +29,6 @@ inline namespace ROPE_ABI {
 
 /// A forward pass of a block, and the gradient with respect to its output.
 ///
-///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
 ///     cross_attention_gradient(
 ///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
 template <class T>
@@ -48,7 +47,6 @@ struct multi_head_tape {
 template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
-
   /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
   /// values, in cross-attention through the queries.
   token_map x{nullptr, 0, 0};
