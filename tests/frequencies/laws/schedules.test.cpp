@@ -119,7 +119,7 @@ TEST_CASE("yarn_scaling reports a field out of its range with the rule and the v
     return refused(rule, std::string("yarn_scaling: ") + text, value);
   };
   for (const auto& [x, value] : not_at_least_one)
-    CHECK(says([x = x](auto& r) { r.factor = x; }, "factor must be at least 1", value));
+    CHECK(says([factor = x](auto& r) { r.factor = factor; }, "factor must be at least 1", value));
   for (const auto& [bad, value] : not_positive) {
     const double x = bad;
     CHECK(

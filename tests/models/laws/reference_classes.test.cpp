@@ -42,7 +42,7 @@ std::string difference(const rope::layer_group* group, const std::string& name, 
   if (json(group->base) != said.at("base").get<double>())
     found +=
         name + ": base is " + json(group->base).dump() + ", of the class " + said.at("base").dump() + "; ";
-  if (group->rule != said.at("rule"))
+  if (group->rule != said.at("rule").get<std::string>())
     found += name + ": rule is " + group->rule + ", of the class " + said.at("rule").dump() + "; ";
   if (said.contains("share") && !latent && group->rule != "proportional") {
     const Index width =
