@@ -343,6 +343,9 @@ constexpr bool is_finite(double x) {
 /// x as a long double, in which schedules are evaluated.
 constexpr long double widened(double x) { return static_cast<long double>(x); }
 
+/// pi with all the digits of a long double; std::numbers::pi_v<long double> of libc++ has those of double.
+inline constexpr long double wide_pi = 3.14159265358979323846264338327950288L;
+
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {
@@ -974,7 +977,6 @@ class frequencies {
 
 #include <algorithm>  // std::clamp
 #include <cmath>
-#include <numbers>
 #include <optional>
 
 // SPDX-License-Identifier: MIT
@@ -983,7 +985,6 @@ class frequencies {
 
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
-#include <numbers>
 
 
 /// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
@@ -996,8 +997,7 @@ namespace detail {
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
 inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return static_cast<long double>(axis.rotary_dim) *
-         std::log(widened(original_max_position) /
-                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
+         std::log(widened(original_max_position) / (widened(rotations) * 2 * wide_pi)) /
          (2 * std::log(axis.base));
 }
 
@@ -1252,7 +1252,7 @@ struct llama3_scaling {
     const long double width = detail::widened(high_freq_factor - low_freq_factor);
     for (long double& f : axis.inv_freq) {
       const long double turns =
-          detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
+          detail::widened(original_max_position) * f / (2 * detail::wide_pi);  // L0 / w_i
       const long double kept =
           detail::equal(width, 0)
               ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)

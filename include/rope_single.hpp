@@ -286,6 +286,9 @@ constexpr bool is_finite(double x) {
 /// x as a long double, in which schedules are evaluated.
 constexpr long double widened(double x) { return static_cast<long double>(x); }
 
+/// pi with all the digits of a long double; std::numbers::pi_v<long double> of libc++ has those of double.
+inline constexpr long double wide_pi = 3.14159265358979323846264338327950288L;
+
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {
@@ -21896,7 +21899,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #include <algorithm>  // std::clamp
 #include <cmath>
-#include <numbers>
 #include <optional>
 
 // SPDX-License-Identifier: MIT
@@ -21905,7 +21907,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
-#include <numbers>
 
 
 /// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
@@ -21918,8 +21919,7 @@ namespace detail {
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
 inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return static_cast<long double>(axis.rotary_dim) *
-         std::log(widened(original_max_position) /
-                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
+         std::log(widened(original_max_position) / (widened(rotations) * 2 * wide_pi)) /
          (2 * std::log(axis.base));
 }
 
@@ -22174,7 +22174,7 @@ struct llama3_scaling {
     const long double width = detail::widened(high_freq_factor - low_freq_factor);
     for (long double& f : axis.inv_freq) {
       const long double turns =
-          detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
+          detail::widened(original_max_position) * f / (2 * detail::wide_pi);  // L0 / w_i
       const long double kept =
           detail::equal(width, 0)
               ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)
@@ -22300,7 +22300,6 @@ struct longrope_scaling {
 
 #include <algorithm>  // std::min
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <vector>
 
@@ -22452,7 +22451,7 @@ struct resonance_scaling {
   /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
   ///          a token
   void apply(schedule& axis) const {
-    constexpr long double turn = 2 * std::numbers::pi_v<long double>;
+    constexpr long double turn = 2 * detail::wide_pi;
     for (long double& f : axis.inv_freq) {
       detail::require_field(f > 0 && f < 2 * turn,
                             "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
@@ -22494,7 +22493,7 @@ struct clipped_scaling {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
       const long double left =
           n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
-      const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
+      const long double sine = std::sin(detail::wide_pi * left / 2);
       const long double kept = form == clipping::hard ? 0.0L : sine * sine;
       axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }
@@ -22571,7 +22570,6 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 #ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
 
-#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -22714,7 +22712,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
             ? 1
             : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
     for (Index axis = 0; axis < 3; ++axis)
-      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
+      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(detail::wide_pi / 2 * power);
   }
   return frequencies::custom(std::move(inv_freq));
 }
@@ -22728,7 +22726,6 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
 #define ROPE_FREQUENCIES_VISION_AXES_HPP
 
 #include <cmath>
-#include <numbers>
 #include <utility>
 
 
@@ -22774,7 +22771,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
   number_array<double> inv_freq(count, 1);
   for (Index k = 0; k < count; ++k)
-    inv_freq(k, 0) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
+    inv_freq(k, 0) = static_cast<double>(2 * detail::wide_pi / widened(first) *
                                          (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
   return frequencies::custom(std::move(inv_freq));
 }
@@ -22938,7 +22935,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
-    inv_freq(k, 0) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+    inv_freq(k, 0) = static_cast<double>(detail::wide_pi * std::exp2(exponent));
   }
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }

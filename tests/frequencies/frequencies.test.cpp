@@ -153,7 +153,7 @@ TEST_CASE("pixel frequencies have the digits of double", "[frequencies]") {
       const frequencies schedule = frequencies::pixel(rotary_dim, max_freq);
       for (Index i = 0; i < schedule.pairs(); ++i) {
         CAPTURE(rotary_dim, max_freq, i);
-        const auto exact = std::numbers::pi_v<long double> *
+        const auto exact = static_cast<long double>(testing::pi) *
                            (1 + static_cast<long double>(i) * (static_cast<long double>(max_freq) / 2 - 1) /
                                     static_cast<long double>(schedule.pairs() - 1));
         CHECK((std::abs)(static_cast<long double>(schedule.inv_freq()(i, 0)) - exact) <= bound * exact);

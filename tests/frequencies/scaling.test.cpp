@@ -2,13 +2,13 @@
 #include <rope/frequencies/scaling.hpp>
 
 #include <cmath>
-#include <numbers>
 #include <stdexcept>
 #include <utility>
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/schedules.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -129,7 +129,7 @@ TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary",
   // Exactly L0 / low tokens long, and the next shorter and longer wavelengths.
   schedule edge = {.rotary_dim = 6, .base = 1e4, .inv_freq = {}};
   edge.restart(1e4);
-  const long double boundary = 2 * std::numbers::pi_v<long double> / 8192;
+  const long double boundary = 2 * static_cast<long double>(testing::pi) / 8192;
   edge.inv_freq.map() << std::nextafter(boundary, 1.0L), boundary, std::nextafter(boundary, 0.0L);
   const auto before = edge.inv_freq;
   scout.apply(edge);

@@ -11,6 +11,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/schedules.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -28,7 +29,7 @@ double kept(const frequencies& scaled, const frequencies& original, Index i) {
 struct last_wavelength {
   long double tokens;
   void apply(schedule& schedule) const {
-    schedule.inv_freq(schedule.inv_freq.size() - 1) = 2 * std::numbers::pi_v<long double> / tokens;
+    schedule.inv_freq(schedule.inv_freq.size() - 1) = 2 * static_cast<long double>(testing::pi) / tokens;
   }
 };
 

@@ -116,7 +116,7 @@ inline constexpr double_double ln2 = {0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-5
 
 inline constexpr wide pi = [] {
   if constexpr (std::is_same_v<wide, long double>)
-    return std::numbers::pi_v<long double>;
+    return 3.14159265358979323846264338327950288L;  // that of libc++ has the digits of double
   else
     return constants::pi;
 }();

@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::clamp
 #include <cmath>
-#include <numbers>
 #include <optional>
 
 #include <rope/base/exact.hpp>
@@ -230,7 +229,7 @@ struct llama3_scaling {
     const long double width = detail::widened(high_freq_factor - low_freq_factor);
     for (long double& f : axis.inv_freq) {
       const long double turns =
-          detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
+          detail::widened(original_max_position) * f / (2 * detail::wide_pi);  // L0 / w_i
       const long double kept =
           detail::equal(width, 0)
               ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)

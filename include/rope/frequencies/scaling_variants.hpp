@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::min
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <vector>
 
@@ -162,7 +161,7 @@ struct resonance_scaling {
   /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
   ///          a token
   void apply(schedule& axis) const {
-    constexpr long double turn = 2 * std::numbers::pi_v<long double>;
+    constexpr long double turn = 2 * detail::wide_pi;
     for (long double& f : axis.inv_freq) {
       detail::require_field(f > 0 && f < 2 * turn,
                             "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
@@ -204,7 +203,7 @@ struct clipped_scaling {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
       const long double left =
           n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
-      const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
+      const long double sine = std::sin(detail::wide_pi * left / 2);
       const long double kept = form == clipping::hard ? 0.0L : sine * sine;
       axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }

@@ -2,7 +2,6 @@
 #ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
 
-#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -153,7 +152,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
             ? 1
             : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
     for (Index axis = 0; axis < 3; ++axis)
-      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
+      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(detail::wide_pi / 2 * power);
   }
   return frequencies::custom(std::move(inv_freq));
 }

@@ -3,7 +3,6 @@
 #define ROPE_FREQUENCIES_VISION_AXES_HPP
 
 #include <cmath>
-#include <numbers>
 #include <utility>
 
 #include <rope/base/exact.hpp>
@@ -56,7 +55,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
   number_array<double> inv_freq(count, 1);
   for (Index k = 0; k < count; ++k)
-    inv_freq(k, 0) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
+    inv_freq(k, 0) = static_cast<double>(2 * detail::wide_pi / widened(first) *
                                          (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
   return frequencies::custom(std::move(inv_freq));
 }
@@ -220,7 +219,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
-    inv_freq(k, 0) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+    inv_freq(k, 0) = static_cast<double>(detail::wide_pi * std::exp2(exponent));
   }
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }

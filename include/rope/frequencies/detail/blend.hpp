@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
-#include <numbers>
 
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
@@ -20,8 +19,7 @@ namespace detail {
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
 inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return static_cast<long double>(axis.rotary_dim) *
-         std::log(widened(original_max_position) /
-                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
+         std::log(widened(original_max_position) / (widened(rotations) * 2 * wide_pi)) /
          (2 * std::log(axis.base));
 }
 
