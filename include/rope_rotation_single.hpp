@@ -618,9 +618,8 @@ class number_array {
       : data_(std::exchange(other.data_, nullptr)),
         rows_(std::exchange(other.rows_, 0)),
         columns_(std::exchange(other.columns_, 0)) {}
-  number_array& operator=(const number_array& other) {
-    return *this = number_array(other);
-  }  // all or nothing
+  /// All or nothing.
+  number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
     number_array taken(std::move(other));

@@ -1919,9 +1919,8 @@ class number_array {
       : data_(std::exchange(other.data_, nullptr)),
         rows_(std::exchange(other.rows_, 0)),
         columns_(std::exchange(other.columns_, 0)) {}
-  number_array& operator=(const number_array& other) {
-    return *this = number_array(other);
-  }  // all or nothing
+  /// All or nothing.
+  number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
     number_array taken(std::move(other));
@@ -21084,9 +21083,9 @@ class paged_call {
     check_options(function, options, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>(function, options, q_.head_dim);
     // Raw keys turn while they are read.
-    rotates&& pages_.storage() == key_storage::raw
-        ? check_products<T, C, true>(function, options.products, q_.head_dim)
-        : check_products<T, C, false>(function, options.products, q_.head_dim);
+    const bool keys_turn = rotates && pages_.storage() == key_storage::raw;
+    keys_turn ? check_products<T, C, true>(function, options.products, q_.head_dim)
+              : check_products<T, C, false>(function, options.products, q_.head_dim);
     check_rotation_of_call();
   }
   /// Throws:  std::invalid_argument if options say what the pages decide

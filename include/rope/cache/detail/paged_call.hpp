@@ -127,9 +127,9 @@ class paged_call {
     check_options(function, options, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>(function, options, q_.head_dim);
     // Raw keys turn while they are read.
-    rotates&& pages_.storage() == key_storage::raw
-        ? check_products<T, C, true>(function, options.products, q_.head_dim)
-        : check_products<T, C, false>(function, options.products, q_.head_dim);
+    const bool keys_turn = rotates && pages_.storage() == key_storage::raw;
+    keys_turn ? check_products<T, C, true>(function, options.products, q_.head_dim)
+              : check_products<T, C, false>(function, options.products, q_.head_dim);
     check_rotation_of_call();
   }
   /// Throws:  std::invalid_argument if options say what the pages decide
