@@ -11,7 +11,7 @@ cmake_minimum_required(VERSION 3.24)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 include(${CMAKE_CURRENT_LIST_DIR}/squeeze.cmake)
 file(GLOB pages RELATIVE ${root} ${root}/*.md ${root}/bench/*.md ${root}/cmake/packaging/*.md
-  ${root}/examples/*.md ${root}/examples/*/*.md ${root}/include/rope/*.md ${root}/include/rope/*/*.md ${root}/tests/*.md)
+  ${root}/examples/*.md ${root}/examples/*/*.md ${root}/include/rope/*.md ${root}/include/rope/*/*.md ${root}/tests/*.md ${root}/tests/digests/*.md)
 
 set(all_blocks 0)
 foreach(page IN LISTS pages)
