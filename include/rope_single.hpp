@@ -3430,6 +3430,7 @@ auto thd(Matrix&& matrix, Index heads) {
 #ifndef ROPE_ROTATION_VIEW_CHECKS_HPP
 #define ROPE_ROTATION_VIEW_CHECKS_HPP
 
+#include <cstdint>     // std::uintptr_t
 #include <functional>  // std::less
 #include <utility>     // std::pair
 
@@ -3997,7 +3998,7 @@ bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
 
-/// Whether `place` is a channel of x, found by dividing its distance from the start by the strides, the
+/// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
 /// longest first. True is certain. False is certain only if every stride is at least as long as what the
 /// shorter ones span, as in a window of an array.
 template <class T>
@@ -4017,13 +4018,17 @@ bool holds_channel(const head_view<T>& x, const T* place) {
   order(0, 1);
   order(1, 2);
   order(0, 1);
-  Index rest = place - x.data;
+  // Not place - x.data: allocations of a process of 32 bits may lie farther apart than half of the address
+  // space, which a signed difference does not hold, nor is it defined.
+  auto rest =
+      (reinterpret_cast<std::uintptr_t>(place) - reinterpret_cast<std::uintptr_t>(x.data)) / sizeof(T);
   for (const axis& a : axes) {
     if (a.extent == 1 || a.stride <= 0) continue;
-    if (rest / a.stride >= a.extent) return false;
-    rest %= a.stride;
+    const auto stride = static_cast<std::uintptr_t>(a.stride);
+    if (rest / stride >= static_cast<std::uintptr_t>(a.extent)) return false;
+    rest %= stride;
   }
-  return rest < x.head_dim;
+  return rest < static_cast<std::uintptr_t>(x.head_dim);
 }
 
 /// Whether the first channel of one view is a channel of the other, as holds_channel tells.

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -336,4 +338,17 @@ TEST_CASE("queries and keys that share channels are refused, or they would turn 
   CHECK_NOTHROW(rope::rotate<half_split>(rope::thd(memory.data(), 3, 2, 8),
                                          rope::thd(memory.data() + 48, 3, 2, 8), table));
   CHECK_NOTHROW(rope::rotate<half_split>(packed.head_range(0, 0), packed.head_range(0, 2), table));
+}
+
+// As buffers of a process of 32 bits may lie: farther apart than an Index can count.
+TEST_CASE("queries and keys at the two ends of the address space share no channels", "[rotation]") {
+  constexpr std::uintptr_t page = 4096, last_page = (std::numeric_limits<std::uintptr_t>::max)() - page + 1;
+  const auto at = [](std::uintptr_t address) {
+    return rope::bshd(reinterpret_cast<float*>(address), 2, 3, 2, 8);
+  };
+  CHECK_FALSE(rope::detail::share_first_elements(at(page), at(last_page)));
+  CHECK_FALSE(rope::detail::share_first_elements(at(last_page), at(page)));
+  CHECK(rope::detail::share_first_elements(at(last_page), at(last_page + 16 * sizeof(float))));
+  CHECK(rope::detail::share_first_elements(at(last_page + 95 * sizeof(float)), at(last_page)));
+  CHECK_FALSE(rope::detail::share_first_elements(at(last_page + 96 * sizeof(float)), at(last_page)));
 }
