@@ -66,8 +66,8 @@ struct layer_group {
   double scale = 0;                        // of q . k before the softmax: attention_options::scale
   double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;
-  std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
+  mrope_order section_order = mrope_order::blocks;  // which pairs are of which axis
+  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule

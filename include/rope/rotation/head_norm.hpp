@@ -57,6 +57,7 @@ struct head_norm {
   double epsilon = 1e-6;
   /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
   double offset = 0;
+  /// Over which channels the mean square is taken.
   norm_mean mean_over = norm_mean::head;
 };
 
