@@ -15991,6 +15991,534 @@ class cache_shape {
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+#define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_TOKEN_COORDINATES_HPP
+#define ROPE_CACHE_TOKEN_COORDINATES_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+
+#include <algorithm>  // std::max, std::max_element
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <variant>
+#include <vector>
+
+
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
+/// is at the same position on all axes; the patches of an image share their time.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+///     token    text   text   text   image                    text   text
+///     time       0      1      2     3   3   3   3             5      6
+///     height     0      1      2     3   3   4   4             5      6
+///     width      0      1      2     3   4   3   4             5      6
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Tokens of text.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+struct text_run {
+  Index tokens;  // not negative
+};
+
+/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+///
+///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
+struct vision_run {
+  Index frames = 1;       // not negative; an image has one
+  Index height = 0;       // rows of merged patches
+  Index width = 0;        // columns of merged patches
+  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
+};
+
+/// A piece of a prompt.
+using prompt_run = std::variant<text_run, vision_run>;
+
+/// A vision_run from the extents before merging (`image_grid_thw`).
+///
+/// Throws:  std::invalid_argument unless merge is positive and divides height and width
+inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
+                                 double frame_step = 1) {
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merged_patches: merge must be positive and divide height and width, got ",
+                               merge, " for ", height, " and ", width));
+  return {frames, height / merge, width / merge, frame_step};
+}
+
+/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
+///
+/// \param text_tokens  [frames], tokens of text before each frame
+///
+/// Throws:  std::invalid_argument unless there is one count per frame
+template <class Run = prompt_run>
+std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
+  if (static_cast<Index>(text_tokens.size()) != video.frames)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
+                               video.frames, ", got ", text_tokens.size()));
+  std::vector<Run> runs;
+  for (const Index tokens : text_tokens) {
+    runs.push_back(text_run{tokens});
+    runs.push_back(vision_run{1, video.height, video.width});
+  }
+  return runs;
+}
+
+/// Where the tokens of a prompt are, and where generation goes on.
+///
+///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
+template <class Scalar>
+struct prompt_positions {
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
+  Scalar next;                      // of the first token after the prompt, on all axes
+
+  /// The position of a later token minus its index (`rope_deltas`): token n is at n + delta() on all axes, so
+  /// that a one-axis table at this position decodes with the same bits.
+  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
+};
+
+namespace detail {
+
+/// The coordinates of a token: time, height, width.
+template <class Scalar>
+struct place_of_token {
+  Scalar time, height, width;
+
+  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
+  void write(owned_array<Scalar>& coordinates, Index token) const {
+    coordinates(token, 0) = time;
+    coordinates(token, 1) = height;
+    coordinates(token, 2) = width;
+  }
+};
+
+/// The largest of coordinates that are not empty.
+template <class Scalar>
+Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
+  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
+}
+
+/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
+inline bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
+
+/// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
+inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+
+/// The tokens of a run and of the runs before it.
+///
+/// Throws:  std::length_error if they are too many
+inline Index with_tokens_before(const char* function, Index before, Index tokens) {
+  if (tokens > most_tokens_of_prompt - before)
+    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
+                                          " + ", tokens, " tokens"));
+  return before + tokens;
+}
+
+/// The number of tokens of a run.
+///
+/// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
+inline Index tokens_of_run(const char* function, const text_run& text) {
+  if (text.tokens < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the tokens of a run must not be negative, got ", text.tokens));
+  return text.tokens;
+}
+inline Index tokens_of_run(const char* function, const vision_run& vision) {
+  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a run must not be negative, got [",
+                                              vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                vision.frame_step, " for ", vision.frames, " frames"));
+  Index tokens = vision.frames;
+  for (const Index extent : {vision.height, vision.width}) {
+    if (extent > 0 && tokens > most_tokens_of_prompt / extent)
+      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
+                                            vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+    tokens *= extent;
+  }
+  return tokens;
+}
+
+/// Checks every run and returns the number of tokens.
+template <class Runs>
+Index tokens_of_prompt(const char* function, const Runs& runs) {
+  Index total = 0;
+  for (const auto& run : runs) {
+    const auto* text = std::get_if<text_run>(&run);
+    total = with_tokens_before(
+        function, total,
+        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
+  }
+  return total;
+}
+
+/// The coordinates of all runs, where place(start, frame, row, column, run) are those of a token of vision,
+/// and after(start, run) is where the run behind it starts.
+template <class Scalar, class Runs, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
+                                     const After& after) {
+  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
+  Index token = 0;
+  for (const auto& run : runs) {
+    if (!is_within_2_53(static_cast<double>(prompt.next)))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      for (Index t = 0; t < text->tokens; ++t) {
+        const Scalar position = prompt.next + static_cast<Scalar>(t);
+        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
+      }
+      prompt.next += static_cast<Scalar>(text->tokens);
+      continue;
+    }
+    const vision_run& vision = *std::get_if<vision_run>(&run);
+    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
+    for (Index frame = 0; frame < vision.frames; ++frame)
+      for (Index row = 0; row < vision.height; ++row)
+        for (Index column = 0; column < vision.width; ++column)
+          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
+    prompt.next = after(prompt.next, vision);
+  }
+  return prompt;
+}
+
+}  // namespace detail
+
+/// Where the run after an image or a video starts. The two differ only after a video that has more
+/// positions of time than rows and columns; Qwen3-VL has none, as each of its frames is a run of its own.
+enum class vision_advance {
+  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
+  past_sides            // max(height, width) after the start: transformers since 5.3
+};
+
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
+/// frames of a video as one.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
+///     the next run starts as `advance` says; generation goes on one after the largest position of all
+///
+/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
+/// another: give all of it at once.
+///
+/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
+///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///          std::out_of_range if a run starts above 2^53 in magnitude
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///          transformers and of vLLM, which truncate frame times as well
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Integer> start = 0,
+                                            vision_advance advance = vision_advance::past_time_and_sides) {
+  const auto time_of = [](Index frame, const vision_run& run) {
+    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
+  };
+  auto prompt = detail::walk_prompt<Integer>(
+      "qwen_vl_positions", runs, start,
+      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
+        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
+                                               first + Integer{column}};
+      },
+      [&](Integer first, const vision_run& run) {
+        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
+        if (advance == vision_advance::past_sides) return first + last_side + 1;
+        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
+      });
+  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
+  return prompt;
+}
+
+/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + frame * frame_step,
+///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
+///     the next run starts one after the time of the last frame
+///
+/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
+template <class Real = double>
+prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  const auto time_of = [](Real first, Index frame, const vision_run& run) {
+    return first + static_cast<Real>(frame) * run.frame_step;
+  };
+  return detail::walk_prompt<Real>(
+      "video_rope_positions", runs, start,
+      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
+        const Real time = time_of(first, frame, run);
+        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
+                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
+      },
+      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+
+/// Where new tokens of a cache are on several axes, for keys that come without a table.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return as_position(value) <= most && as_position(value) >= -most;
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+
+}  // namespace detail
+
+/// Coordinates of new tokens, one row for each: of keys that are stored raw, or come rotated.
+///
+///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
+///
+/// Keys that the cache rotates itself are appended with a table, which has the coordinates.
+class token_coordinates {
+ public:
+  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
+  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
+  ///
+  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
+  template <class Derived>
+  explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
+      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
+
+  /// Tokens, or batch * tokens.
+  Index rows() const { return coordinates_.rows(); }
+  /// Coordinates of a token.
+  Index axes() const { return coordinates_.cols(); }
+  /// All coordinates, [rows, axes]; valid while this object lives.
+  template <class Map = number_array<double>::const_map_type>
+  Map coordinates() const {
+    return Map(coordinates_.data(), rows(), axes());
+  }
+  /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
+
+ private:
+  template <class Scalar>
+  static number_array<double> checked(const number_array<Scalar>& given) {
+    constexpr bool whole = std::is_integral_v<Scalar>;
+    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
+                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
+                  "position");
+    for (Index r = 0; r < given.rows(); ++r)
+      for (Index a = 0; a < given.cols(); ++a)
+        if (!detail::is_coordinate(given(r, a)))
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
+                                     "magnitude, got ",
+                                     given(r, a), " at row ", r, ", axis ", a));
+    number_array<double> numbers(given.rows(), given.cols());
+    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
+    return numbers;
+  }
+
+  number_array<double> coordinates_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+
+
+/// A norm and the table of the rotation that follows it, as one argument.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
+/// these too: keys are then normalised, rotated and written in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+
+  /// The norm that comes first and the table behind it.
+  ///
+  /// \param table  a frequency_table, or one that is placed in the head
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+
+  /// The norm of a key.
+  const head_norm<W>& norm() const { return norm_; }
+  /// What a normalised key rotates by.
+  const placed_table<S>& table() const { return table_; }
+
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+
+namespace detail {
+
+/// In place of a norm: none.
+struct no_norm {};
+
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+
+/// What is done to new keys on their way into a cache.
+template <class S, class Norm>
+struct key_way {
+  placed_table<S> table;
+  Norm norm;
+};
+
+template <rotation_table Table>
+auto key_way_of(const Table& table) {
+  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_way_of(const normed_table<S, W>& table) {
+  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+}
+
+}  // namespace detail
+
+/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_way_of(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
+
+/// What can be wrong with the types of a call that stores tokens, each in one sentence.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What a token is to its cache: heads may be normalised before they turn and may have coordinates, a latent
+/// neither.
+enum class stored_as { heads, latents };
+
+/// Whether `More` begin with a table for keys.
+template <stored_as as, class... More>
+constexpr bool begins_with_table() {
+  constexpr bool tables[] = {(as == stored_as::heads ? key_table<std::remove_cvref_t<More>>
+                                                     : rotation_table<std::remove_cvref_t<More>>)...,
+                             false};
+  return tables[0];
+}
+
+/// Whether `More` have something in place `place` that is no `List`. What is behind the list is for threads,
+/// which have a sentence of their own.
+template <class List, class... More>
+constexpr bool lacks_list(std::size_t place) {
+  constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
+  return place < sizeof...(More) && !lists[place];
+}
+
+/// Whether `append` is given other things behind its two views than a table, counts and threads, in this
+/// order.
+template <stored_as as, class K, class V, class... More>
+constexpr bool misplaced_in_append() {
+  return lacks_list<row_counts, More...>(begins_with_table<as, More...>() ? 1 : 0);
+}
+
+/// The same of `append_at`, which needs positions in front of the counts.
+template <stored_as as, class K, class V, class... More>
+constexpr bool misplaced_in_append_at() {
+  constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
+                 coordinates[] = {std::is_same_v<std::remove_cvref_t<More>, token_coordinates>..., false};
+  const std::size_t place = begins_with_table<as, More...>() ? 1 : 0;
+  const bool given = positions[place] || (as == stored_as::heads && place == 0 && coordinates[0]);
+  return !given || lacks_list<row_counts, More...>(place + 1);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// Overloads of `function` for calls that no other takes: without a view, without the table of a layout, or
+/// with anything else that is misplaced behind the views.
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, 2);                                                  \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
+                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
+  function(Arguments&&...) {                                                                               \
+    static_assert(!misplaced, name ": " sentence);                                                         \
+  }                                                                                                        \
+  static_assert(true)
+
+#define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
+  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
+      append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
+      "behind both views come the table where the cache rotates keys, then counts (any integers, "    \
+      "[batch], or {}), then the threads")
+
+#define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
+  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
+      append_at, cache "::append_at",                                                           \
+      (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
+      "behind both views come the table where the cache rotates keys, then "                    \
+      "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
+      "), then counts (any integers, [batch], or {}), then the threads")
+#define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
+#define ROPE_DETAIL_COORDINATES_OF_latents
+
+#endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
@@ -16480,89 +17008,6 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
 #include <cstdint>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
-#define ROPE_ROTATION_NORMED_TABLE_HPP
-
-
-/// A norm and the table of the rotation that follows it, as one argument.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
-/// these too: keys are then normalised, rotated and written in one pass.
-///
-///     cache.append<half_split>(k, v, normed_table(k_norm, table));
-///
-/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
-///
-/// \tparam S  float or double: the type of a table entry
-/// \tparam W  the type of a weight
-template <class S, class W>
-class normed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-
-  /// The norm that comes first and the table behind it.
-  ///
-  /// \param table  a frequency_table, or one that is placed in the head
-  template <rotation_table Table>
-  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
-
-  /// The norm of a key.
-  const head_norm<W>& norm() const { return norm_; }
-  /// What a normalised key rotates by.
-  const placed_table<S>& table() const { return table_; }
-
- private:
-  head_norm<W> norm_;
-  placed_table<S> table_;
-};
-
-template <class W, rotation_table Table>
-normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
-
-namespace detail {
-
-/// In place of a norm: none.
-struct no_norm {};
-
-template <class T>
-no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
-  return {};
-}
-
-/// What is done to new keys on their way into a cache.
-template <class S, class Norm>
-struct key_way {
-  placed_table<S> table;
-  Norm norm;
-};
-
-template <rotation_table Table>
-auto key_way_of(const Table& table) {
-  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
-}
-template <class S, class W>
-auto key_way_of(const normed_table<S, W>& table) {
-  return key_way<S, head_norm<W>>{table.table(), table.norm()};
-}
-
-}  // namespace detail
-
-/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
-template <class Table>
-concept key_table = requires(const Table& table) {
-  detail::key_way_of(table);
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 
 /// How channels get into the type in which a cache keeps them, and back: copied, rotated, or normalised and
 /// rotated, each rounded once.
@@ -16995,366 +17440,6 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_TOKEN_COORDINATES_HPP
-#define ROPE_CACHE_TOKEN_COORDINATES_HPP
-
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-
-#include <algorithm>  // std::max, std::max_element
-#include <bit>        // std::bit_cast
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <variant>
-#include <vector>
-
-
-/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
-/// is at the same position on all axes; the patches of an image share their time.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///
-///     token    text   text   text   image                    text   text
-///     time       0      1      2     3   3   3   3             5      6
-///     height     0      1      2     3   3   4   4             5      6
-///     width      0      1      2     3   4   3   4             5      6
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Tokens of text.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-struct text_run {
-  Index tokens;  // not negative
-};
-
-/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
-///
-///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
-struct vision_run {
-  Index frames = 1;       // not negative; an image has one
-  Index height = 0;       // rows of merged patches
-  Index width = 0;        // columns of merged patches
-  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
-};
-
-/// A piece of a prompt.
-using prompt_run = std::variant<text_run, vision_run>;
-
-/// A vision_run from the extents before merging (`image_grid_thw`).
-///
-/// Throws:  std::invalid_argument unless merge is positive and divides height and width
-inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
-                                 double frame_step = 1) {
-  if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merged_patches: merge must be positive and divide height and width, got ",
-                               merge, " for ", height, " and ", width));
-  return {frames, height / merge, width / merge, frame_step};
-}
-
-/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
-///
-/// \param text_tokens  [frames], tokens of text before each frame
-///
-/// Throws:  std::invalid_argument unless there is one count per frame
-template <class Run = prompt_run>
-std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
-  if (static_cast<Index>(text_tokens.size()) != video.frames)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
-                               video.frames, ", got ", text_tokens.size()));
-  std::vector<Run> runs;
-  for (const Index tokens : text_tokens) {
-    runs.push_back(text_run{tokens});
-    runs.push_back(vision_run{1, video.height, video.width});
-  }
-  return runs;
-}
-
-/// Where the tokens of a prompt are, and where generation goes on.
-///
-///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
-template <class Scalar>
-struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
-  Scalar next;                      // of the first token after the prompt, on all axes
-
-  /// The position of a later token minus its index (`rope_deltas`): token n is at n + delta() on all axes, so
-  /// that a one-axis table at this position decodes with the same bits.
-  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
-};
-
-namespace detail {
-
-/// The coordinates of a token: time, height, width.
-template <class Scalar>
-struct place_of_token {
-  Scalar time, height, width;
-
-  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
-  void write(owned_array<Scalar>& coordinates, Index token) const {
-    coordinates(token, 0) = time;
-    coordinates(token, 1) = height;
-    coordinates(token, 2) = width;
-  }
-};
-
-/// The largest of coordinates that are not empty.
-template <class Scalar>
-Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
-  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
-}
-
-/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
-inline bool is_within_2_53(double x) {
-  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
-}
-
-/// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
-inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
-
-/// The tokens of a run and of the runs before it.
-///
-/// Throws:  std::length_error if they are too many
-inline Index with_tokens_before(const char* function, Index before, Index tokens) {
-  if (tokens > most_tokens_of_prompt - before)
-    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
-                                          " + ", tokens, " tokens"));
-  return before + tokens;
-}
-
-/// The number of tokens of a run.
-///
-/// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
-inline Index tokens_of_run(const char* function, const text_run& text) {
-  if (text.tokens < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the tokens of a run must not be negative, got ", text.tokens));
-  return text.tokens;
-}
-inline Index tokens_of_run(const char* function, const vision_run& vision) {
-  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a run must not be negative, got [",
-                                              vision.frames, ", ", vision.height, ", ", vision.width, "]"));
-  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                vision.frame_step, " for ", vision.frames, " frames"));
-  Index tokens = vision.frames;
-  for (const Index extent : {vision.height, vision.width}) {
-    if (extent > 0 && tokens > most_tokens_of_prompt / extent)
-      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
-                                            vision.frames, ", ", vision.height, ", ", vision.width, "]"));
-    tokens *= extent;
-  }
-  return tokens;
-}
-
-/// Checks every run and returns the number of tokens.
-template <class Runs>
-Index tokens_of_prompt(const char* function, const Runs& runs) {
-  Index total = 0;
-  for (const auto& run : runs) {
-    const auto* text = std::get_if<text_run>(&run);
-    total = with_tokens_before(
-        function, total,
-        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
-  }
-  return total;
-}
-
-/// The coordinates of all runs, where place(start, frame, row, column, run) are those of a token of vision,
-/// and after(start, run) is where the run behind it starts.
-template <class Scalar, class Runs, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
-                                     const After& after) {
-  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
-  Index token = 0;
-  for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(prompt.next)))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t) {
-        const Scalar position = prompt.next + static_cast<Scalar>(t);
-        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
-      }
-      prompt.next += static_cast<Scalar>(text->tokens);
-      continue;
-    }
-    const vision_run& vision = *std::get_if<vision_run>(&run);
-    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
-    for (Index frame = 0; frame < vision.frames; ++frame)
-      for (Index row = 0; row < vision.height; ++row)
-        for (Index column = 0; column < vision.width; ++column)
-          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
-    prompt.next = after(prompt.next, vision);
-  }
-  return prompt;
-}
-
-}  // namespace detail
-
-/// Where the run after an image or a video starts. The two differ only after a video that has more
-/// positions of time than rows and columns; Qwen3-VL has none, as each of its frames is a run of its own.
-enum class vision_advance {
-  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
-  past_sides            // max(height, width) after the start: transformers since 5.3
-};
-
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
-/// frames of a video as one.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts as `advance` says; generation goes on one after the largest position of all
-///
-/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
-/// another: give all of it at once.
-///
-/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
-///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
-///          std::out_of_range if a run starts above 2^53 in magnitude
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which truncate frame times as well
-template <class Integer = std::int64_t>
-prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
-                                            std::type_identity_t<Integer> start = 0,
-                                            vision_advance advance = vision_advance::past_time_and_sides) {
-  const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
-  };
-  auto prompt = detail::walk_prompt<Integer>(
-      "qwen_vl_positions", runs, start,
-      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
-        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
-                                               first + Integer{column}};
-      },
-      [&](Integer first, const vision_run& run) {
-        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
-        if (advance == vision_advance::past_sides) return first + last_side + 1;
-        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
-      });
-  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
-  return prompt;
-}
-
-/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + frame * frame_step,
-///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
-///     the next run starts one after the time of the last frame
-///
-/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
-///
-/// Throws:  as qwen_vl_positions
-/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
-template <class Real = double>
-prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
-                                            std::type_identity_t<Real> start = 0) {
-  const auto time_of = [](Real first, Index frame, const vision_run& run) {
-    return first + static_cast<Real>(frame) * run.frame_step;
-  };
-  return detail::walk_prompt<Real>(
-      "video_rope_positions", runs, start,
-      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
-        const Real time = time_of(first, frame, run);
-        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
-                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
-      },
-      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-
-/// Where new tokens of a cache are on several axes, for keys that come without a table.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return as_position(value) <= most && as_position(value) >= -most;
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-
-}  // namespace detail
-
-/// Coordinates of new tokens, one row for each: of keys that are stored raw, or come rotated.
-///
-///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
-///
-/// Keys that the cache rotates itself are appended with a table, which has the coordinates.
-class token_coordinates {
- public:
-  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
-  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
-  ///
-  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
-  template <class Derived>
-  explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
-      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
-
-  /// Tokens, or batch * tokens.
-  Index rows() const { return coordinates_.rows(); }
-  /// Coordinates of a token.
-  Index axes() const { return coordinates_.cols(); }
-  /// All coordinates, [rows, axes]; valid while this object lives.
-  template <class Map = number_array<double>::const_map_type>
-  Map coordinates() const {
-    return Map(coordinates_.data(), rows(), axes());
-  }
-  /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
-  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
-
- private:
-  template <class Scalar>
-  static number_array<double> checked(const number_array<Scalar>& given) {
-    constexpr bool whole = std::is_integral_v<Scalar>;
-    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
-                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
-                  "position");
-    for (Index r = 0; r < given.rows(); ++r)
-      for (Index a = 0; a < given.cols(); ++a)
-        if (!detail::is_coordinate(given(r, a)))
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
-                                     "magnitude, got ",
-                                     given(r, a), " at row ", r, ", axis ", a));
-    number_array<double> numbers(given.rows(), given.cols());
-    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
-    return numbers;
-  }
-
-  number_array<double> coordinates_;
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
 
 /// What kv_cache and latent_cache have in common: tokens in memory, one growing sequence per row.
 
@@ -17780,8 +17865,8 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "kv_cache::append", 2);
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "kv_cache::append_at", 2);
+  ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
@@ -18075,8 +18160,8 @@ class latent_cache {
                                              detail::position_source(positions, latent.tokens), counts,
                                              threads);
   }
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
+  ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
 
   /// Checks that the table turns rotary_dim channels, and that the stored parts, unless they are raw, were
   /// rotated in this layout by a table that rotates like it.
@@ -18574,7 +18659,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
   }
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "ring_cache::append", 2);
+  ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
@@ -21211,6 +21296,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 #define ROPE_CACHE_PAGE_WRITES_HPP
 
 #include <algorithm>  // std::min
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -21320,6 +21406,20 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
   });
 }
 
+template <class X>
+inline constexpr bool is_page_view = false;
+template <class T>
+inline constexpr bool is_page_view<page_view<T>> = true;
+
+/// Whether a call has other things behind two views than pages, a table for keys, offsets and threads, in
+/// this order.
+template <class K, class V, class Pages, class... More>
+constexpr bool misplaced_in_write_pages() {
+  const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
+  return !is_page_view<std::remove_cvref_t<Pages>> ||
+         lacks_list<std::span<const std::int64_t>, More...>(place);
+}
+
 }  // namespace detail
 
 /// Copies the newest keys and values of every sequence to their pages.
@@ -21388,7 +21488,9 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
       });
 }
 
-ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(write_pages, "write_pages", 2);
+ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
+                           "behind k and v come the pages (a page_view), then the table where keys rotate, "
+                           "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*no matching .*function .*append_at
+// EXPECT: error: .*kv_cache::append_at: behind both views come the table where the cache rotates keys, then positions
 
 #include <rope/rope.hpp>
 

@@ -7,6 +7,7 @@
 
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/cache_shape.hpp>
+#include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/policy.hpp>
@@ -16,7 +17,6 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -189,8 +189,8 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "kv_cache::append", 2);
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "kv_cache::append_at", 2);
+  ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not

@@ -7,6 +7,7 @@
 #include <span>
 
 #include <rope/base/message.hpp>
+#include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/policy.hpp>
@@ -14,7 +15,6 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
@@ -196,8 +196,8 @@ class latent_cache {
                                              detail::position_source(positions, latent.tokens), counts,
                                              threads);
   }
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "latent_cache::append", 2);
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append_at, "latent_cache::append_at", 2);
+  ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
 
   /// Checks that the table turns rotary_dim channels, and that the stored parts, unless they are raw, were
   /// rotated in this layout by a table that rotates like it.

@@ -3,12 +3,14 @@
 #define ROPE_CACHE_PAGE_WRITES_HPP
 
 #include <algorithm>  // std::min
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
 
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
@@ -73,6 +75,20 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
       }
     }
   });
+}
+
+template <class X>
+inline constexpr bool is_page_view = false;
+template <class T>
+inline constexpr bool is_page_view<page_view<T>> = true;
+
+/// Whether a call has other things behind two views than pages, a table for keys, offsets and threads, in
+/// this order.
+template <class K, class V, class Pages, class... More>
+constexpr bool misplaced_in_write_pages() {
+  const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
+  return !is_page_view<std::remove_cvref_t<Pages>> ||
+         lacks_list<std::span<const std::int64_t>, More...>(place);
 }
 
 }  // namespace detail
@@ -143,7 +159,9 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
       });
 }
 
-ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(write_pages, "write_pages", 2);
+ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
+                           "behind k and v come the pages (a page_view), then the table where keys rotate, "
+                           "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
 
 }  // namespace ROPE_ABI
 }  // namespace rope

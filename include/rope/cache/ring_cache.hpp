@@ -10,6 +10,7 @@
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/cache_shape.hpp>
+#include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/reordered_rows.hpp>
@@ -22,7 +23,6 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -168,7 +168,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
   }
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(append, "ring_cache::append", 2);
+  ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+#define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/token_coordinates.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/view_checks.hpp>  // the checks of types
+#include <rope/tables/placed_table.hpp>
+
+/// What can be wrong with the types of a call that stores tokens, each in one sentence.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What a token is to its cache: heads may be normalised before they turn and may have coordinates, a latent
+/// neither.
+enum class stored_as { heads, latents };
+
+/// Whether `More` begin with a table for keys.
+template <stored_as as, class... More>
+constexpr bool begins_with_table() {
+  constexpr bool tables[] = {(as == stored_as::heads ? key_table<std::remove_cvref_t<More>>
+                                                     : rotation_table<std::remove_cvref_t<More>>)...,
+                             false};
+  return tables[0];
+}
+
+/// Whether `More` have something in place `place` that is no `List`. What is behind the list is for threads,
+/// which have a sentence of their own.
+template <class List, class... More>
+constexpr bool lacks_list(std::size_t place) {
+  constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
+  return place < sizeof...(More) && !lists[place];
+}
+
+/// Whether `append` is given other things behind its two views than a table, counts and threads, in this
+/// order.
+template <stored_as as, class K, class V, class... More>
+constexpr bool misplaced_in_append() {
+  return lacks_list<row_counts, More...>(begins_with_table<as, More...>() ? 1 : 0);
+}
+
+/// The same of `append_at`, which needs positions in front of the counts.
+template <stored_as as, class K, class V, class... More>
+constexpr bool misplaced_in_append_at() {
+  constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
+                 coordinates[] = {std::is_same_v<std::remove_cvref_t<More>, token_coordinates>..., false};
+  const std::size_t place = begins_with_table<as, More...>() ? 1 : 0;
+  const bool given = positions[place] || (as == stored_as::heads && place == 0 && coordinates[0]);
+  return !given || lacks_list<row_counts, More...>(place + 1);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// Overloads of `function` for calls that no other takes: without a view, without the table of a layout, or
+/// with anything else that is misplaced behind the views.
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, 2);                                                  \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
+                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
+  function(Arguments&&...) {                                                                               \
+    static_assert(!misplaced, name ": " sentence);                                                         \
+  }                                                                                                        \
+  static_assert(true)
+
+#define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
+  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
+      append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
+      "behind both views come the table where the cache rotates keys, then counts (any integers, "    \
+      "[batch], or {}), then the threads")
+
+#define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
+  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
+      append_at, cache "::append_at",                                                           \
+      (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
+      "behind both views come the table where the cache rotates keys, then "                    \
+      "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
+      "), then counts (any integers, [batch], or {}), then the threads")
+#define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
+#define ROPE_DETAIL_COORDINATES_OF_latents
+
+#endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*latent_cache::append_at: behind both views come the table where the cache rotates keys, then positions
+
+#include <rope/rope.hpp>
+
+void test(rope::latent_cache<float>& cache, rope::head_view<float> x, const rope::token_coordinates& at) {
+#ifdef SHOULD_FAIL
+  cache.append_at(x, x, at);
+#else
+  cache.append_at(x, x, at.rows());
+#endif
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*latent_cache::append: behind both views come the table where the cache rotates keys, then counts
+
+#include <vector>
+
+#include <rope/rope.hpp>
+
+void test(rope::latent_cache<float>& cache, rope::head_view<float> x) {
+#ifdef SHOULD_FAIL
+  cache.append(x, x, std::vector<float>{3});
+#else
+  cache.append(x, x, std::vector<int>{3});
+#endif
+}

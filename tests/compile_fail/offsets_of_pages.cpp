@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*write_pages: behind k and v come the pages
+
+#include <cstdint>
+#include <vector>
+
+#include <rope/rope.hpp>
+
+#ifdef SHOULD_FAIL
+using offset = int;
+#else
+using offset = std::int64_t;
+#endif
+
+void test(rope::page_view<float>& pages, rope::head_view<float> x) {
+  rope::write_pages(x, x, pages, std::vector<offset>{0, 1});
+}
