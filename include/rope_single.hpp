@@ -14829,49 +14829,18 @@ struct block_pass {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_FORWARD_HPP
-#define ROPE_BLOCK_DETAIL_FORWARD_HPP
+#ifndef ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+#define ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
 
-#include <algorithm>  // std::min, std::max, std::copy_n, std::fill
 #include <cstddef>
-#include <span>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_ATTENTION_HPP
-#define ROPE_CACHE_ATTENTION_HPP
-
-#include <span>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_AXES_CALL_HPP
-#define ROPE_CACHE_DETAIL_AXES_CALL_HPP
+#ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+#define ROPE_BLOCK_PROJECTED_CONTEXT_HPP
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
-#define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstddef>
-#include <cstdint>
-#include <utility>  // std::move
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
-#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>  // std::swap
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -14912,6 +14881,38 @@ class moved_index {
 }  // namespace rope
 
 #endif  // ROPE_BASE_MOVED_INDEX_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_STEP_HPP
+#define ROPE_CACHE_DETAIL_CACHE_STEP_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+#define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>  // std::swap
+#include <vector>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
@@ -15926,16 +15927,6 @@ class turn_between_axes {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
-#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
-
-#include <algorithm>  // std::fill_n, std::min, std::max
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <type_traits>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 #define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
@@ -19056,6 +19047,347 @@ Options options_of(Options options, const call_part& part) {
 
 #endif  // ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 
+/// One step of a decoder, appending and attending: what would fail in its second half is found before the
+/// first.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Heads of the queries, and what the cache must hold for them.
+struct step_shape {
+  Index heads, kv_heads, head_dim, value_dim;
+};
+
+/// The most tokens that are appended before they attend.
+template <class C>
+Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
+  return (std::max)(Index{1}, tokens);
+}
+template <class C>
+Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
+  return cache.policy().chunk;
+}
+
+/// The positions that the step reads from the table for row b.
+template <class C>
+position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
+  read.include(next);
+  read.include(advance(next, count - 1));
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b)) read.include(position);
+  return read;
+}
+template <class C>
+position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
+  if (cache.policy().positions == ring_positions::cache) {
+    read.include(0);
+    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
+    return read;
+  }
+  read.include(last);
+  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b))
+      if (position != ring_cache<C>::no_position) read.include(position);
+  return read;
+}
+
+/// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
+///
+/// \return  false if the cache has no axes or the table is of positions: such a step is yet to be checked
+///
+/// Throws:  std::invalid_argument if the rows are not as many as the new tokens, keys are raw and so need a
+///          table of all tokens, or a ring gets more tokens than its chunk
+template <class Layout, class Cache, class S>
+bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
+                        const placed_table<S>& table) {
+  if (cache.axes() == 0) return false;
+  if (cache.storage() == key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": raw keys on ", cache.axes(),
+                       " axes are read by a table of all tokens, append and attend to them by hand"));
+  if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  if (chunk_of(cache, tokens) < tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                       " tokens at a time by a table of their coordinates, got ", tokens));
+  check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
+                         checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
+  return true;
+}
+/// Finds before anything is written why append or attention would refuse `tokens` new tokens per row, with
+/// heads of this shape. What append alone refuses, such as tokens that do not fit, it finds before it writes
+/// and is not looked for here.
+///
+/// Throws:  as append and attention
+template <class Layout, class Cache, class S>
+void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
+                const placed_table<S>* table, const row_counts& counts) {
+  const char* function = "multi_head_attention";
+  if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
+      cache.value_dim() != shape.value_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
+                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
+                       cache.head_dim(), ", ", cache.value_dim(), "]"));
+  check_counts(function, counts, cache.batch(), tokens);
+  check_cache_options(function, cache, options);
+  Index keys = 0;
+  for (Index b = 0; b < cache.batch(); ++b)
+    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  if (table == nullptr) {
+    if (cache.storage() == key_storage::raw)
+      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
+    return;
+  }
+  if constexpr (pair_layout<Layout>) {
+    cache.template check_table<Layout>(*table);
+    if (check_next_on_axes<Layout>(function, cache, tokens, shape.head_dim, *table)) return;
+    for (Index b = 0; b < cache.batch(); ++b) {
+      const Index count = count_of(b, tokens, counts);
+      if (count == 0) continue;
+      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
+                             known_range{positions_read(cache, b, count)});
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
+
+/// The keys and values of the context of cross-attention, kept from step to step of a decoder.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The keys and values of a context: projected, normalised and rotated once, by
+/// `multi_head_attention::project_context`.
+///
+///     const projected_context<float> encoded = block.project_context(context, batch);
+///     block.cross(token, encoded, out);
+///
+/// Memory of its own, independent of the context, of the block and of its weights. May be shared between
+/// threads. Empty once it was moved from.
+template <class T>
+class projected_context {
+ public:
+  /// Rows of the batch.
+  Index batch() const { return batch_; }
+  /// Tokens per row of the batch.
+  Index tokens() const { return tokens_; }
+  /// Heads of keys and values.
+  Index kv_heads() const { return kv_heads_; }
+  /// Channels of a key head.
+  Index head_dim() const { return head_dim_; }
+  /// Channels of a value head.
+  Index value_dim() const { return value_dim_; }
+
+  /// The keys, [batch, tokens, kv_heads, head_dim], rotated where project_context was given a table; valid
+  /// while this lives.
+  head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this lives.
+  head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+
+ private:
+  template <class, class>
+  friend class multi_head_attention;
+
+  projected_context(Index batch, Index tokens, const multi_head_shape& shape)
+      : batch_(batch),
+        tokens_(tokens),
+        kv_heads_(shape.kv_heads),
+        head_dim_(shape.head_dim),
+        value_dim_(shape.value_dim),
+        keys_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.head_dim)),
+        values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
+
+  head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+
+  /// Throws:  std::invalid_argument unless this is of a block of that shape, and its keys were rotated by
+  ///          `given`, or not at all, in as many segments
+  void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
+                 std::size_t segments) const {
+    const char* function = "multi_head_attention";
+    if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function, ": the projected context must have [kv_heads, head_dim, value_dim] = [",
+                          shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_dim, "], got [", kv_heads(),
+                          ", ", head_dim(), ", ", value_dim(), "]"));
+    if (rotation_ != given)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function,
+                          ": queries and the projected context must rotate by one table and layout, got ",
+                          !rotation_.known ? "a table, and keys that are not rotated"
+                          : !given.known   ? "none, and keys that are rotated"
+                                           : "another one than that of its keys"));
+    const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
+    if (own != segments)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(function, ": queries and keys must have the same segments, got ", segments,
+                                 " and ", own));
+  }
+
+  detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
+  detail::storage<T> keys_, values_;
+  detail::key_rotation rotation_;
+  std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+
+/// What can be wrong with the types of a call of a layer, each in one sentence. Numbers and order of a matrix
+/// are checked by token_view.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_projected = false;
+template <class T>
+inline constexpr bool is_projected<projected_context<T>> = true;
+
+/// Whether an argument that should be tokens is missing or no matrix; bit i of `places` stands for argument
+/// i.
+template <class T, class... Arguments>
+constexpr bool lacks_tokens(unsigned places) {
+  unsigned place = 0;
+  bool lacks = false;
+  ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
+  return lacks || places >> place != 0;
+}
+
+/// The same of forward(x, batch, out, ...), or with a cache in place of the batch.
+template <class T, class X, class Rows, class... More>
+constexpr bool lacks_tokens_of_forward() {
+  return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
+         lacks_tokens<T, X, Rows, More...>(0b101);
+}
+
+/// The same of cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
+template <class T, class X, class Context, class... More>
+constexpr bool lacks_tokens_of_cross() {
+  return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
+}
+
+/// Whether there is anything from argument `first` on but threads, or a table and at least `fewest` and at
+/// most `most` positions, and then the threads.
+template <class... Arguments>
+constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
+  constexpr std::size_t count = sizeof...(Arguments);
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>...},
+                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>...};
+  if (count <= first) return false;
+  if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
+  return !threads[first] || count > first + 1;
+}
+
+/// Whether forward is given other things behind out than a table, the counts of a cache or else positions,
+/// and threads. Positions and threads have sentences of their own.
+template <class X, class Rows, class Out, class... More>
+constexpr bool misplaced_behind_forward() {
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
+  if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
+  return sizeof...(More) > 0 && !tables[0] && !threads[0];
+}
+
+/// The same of cross.
+template <class X, class Context, class... More>
+constexpr bool misplaced_behind_cross() {
+  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
+                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// An overload of `function` for calls that no other takes: of tokens that are no matrices, or with something
+/// else behind them than `behind`.
+#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
+  template <class... Arguments>                                                                       \
+  requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
+    static_assert(                                                                                    \
+        !(lacking),                                                                                   \
+        "multi_head_attention::" #function                                                            \
+        ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
+  }                                                                                                   \
+  static_assert(true)
+
+#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
+  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
+      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
+      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
+      "or {}), then the threads")
+
+#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
+  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
+                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
+                           (detail::misplaced_behind_cross<Arguments...>()),                                \
+                           "out comes a table where it rotates, with positions of x and of a context that " \
+                           "is not projected, then the threads")
+
+#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
+  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
+                           "project_context(context, batch, ...)",                        \
+                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
+                           "the batch comes a table where it rotates, with positions, then the threads")
+
+#endif  // ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_FORWARD_HPP
+#define ROPE_BLOCK_DETAIL_FORWARD_HPP
+
+#include <algorithm>  // std::min, std::max, std::copy_n, std::fill
+#include <cstddef>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_ATTENTION_HPP
+#define ROPE_CACHE_ATTENTION_HPP
+
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_AXES_CALL_HPP
+#define ROPE_CACHE_DETAIL_AXES_CALL_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+
+#include <algorithm>  // std::fill_n, std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+
 /// One call of attention with a cache: its checks, and the calls of the kernels for its rows.
 
 namespace rope {
@@ -19566,133 +19898,6 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
 }  // namespace rope
 
 #endif  // ROPE_CACHE_ATTENTION_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_STEP_HPP
-#define ROPE_CACHE_DETAIL_CACHE_STEP_HPP
-
-#include <algorithm>  // std::min, std::max
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <type_traits>
-
-
-/// One step of a decoder, appending and attending: what would fail in its second half is found before the
-/// first.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Heads of the queries, and what the cache must hold for them.
-struct step_shape {
-  Index heads, kv_heads, head_dim, value_dim;
-};
-
-/// The most tokens that are appended before they attend.
-template <class C>
-Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
-  return (std::max)(Index{1}, tokens);
-}
-template <class C>
-Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
-  return cache.policy().chunk;
-}
-
-/// The positions that the step reads from the table for row b.
-template <class C>
-position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
-  read.include(next);
-  read.include(advance(next, count - 1));
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b)) read.include(position);
-  return read;
-}
-template <class C>
-position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
-  if (cache.policy().positions == ring_positions::cache) {
-    read.include(0);
-    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
-    return read;
-  }
-  read.include(last);
-  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b))
-      if (position != ring_cache<C>::no_position) read.include(position);
-  return read;
-}
-
-/// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
-///
-/// \return  false if the cache has no axes or the table is of positions: such a step is yet to be checked
-///
-/// Throws:  std::invalid_argument if the rows are not as many as the new tokens, keys are raw and so need a
-///          table of all tokens, or a ring gets more tokens than its chunk
-template <class Layout, class Cache, class S>
-bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
-                        const placed_table<S>& table) {
-  if (cache.axes() == 0) return false;
-  if (cache.storage() == key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": raw keys on ", cache.axes(),
-                       " axes are read by a table of all tokens, append and attend to them by hand"));
-  if (!has_token_rows(function, cache.axes(), table.table())) return false;
-  if (chunk_of(cache, tokens) < tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
-                       " tokens at a time by a table of their coordinates, got ", tokens));
-  check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
-                         checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
-  return true;
-}
-/// Finds before anything is written why append or attention would refuse `tokens` new tokens per row, with
-/// heads of this shape. What append alone refuses, such as tokens that do not fit, it finds before it writes
-/// and is not looked for here.
-///
-/// Throws:  as append and attention
-template <class Layout, class Cache, class S>
-void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
-                const placed_table<S>* table, const row_counts& counts) {
-  const char* function = "multi_head_attention";
-  if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
-      cache.value_dim() != shape.value_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
-                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
-                       cache.head_dim(), ", ", cache.value_dim(), "]"));
-  check_counts(function, counts, cache.batch(), tokens);
-  check_cache_options(function, cache, options);
-  Index keys = 0;
-  for (Index b = 0; b < cache.batch(); ++b)
-    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
-  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
-  if (table == nullptr) {
-    if (cache.storage() == key_storage::raw)
-      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
-    return;
-  }
-  if constexpr (pair_layout<Layout>) {
-    cache.template check_table<Layout>(*table);
-    if (check_next_on_axes<Layout>(function, cache, tokens, shape.head_dim, *table)) return;
-    for (Index b = 0; b < cache.batch(); ++b) {
-      const Index count = count_of(b, tokens, counts);
-      if (count == 0) continue;
-      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
-                             known_range{positions_read(cache, b, count)});
-    }
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 
 /// The forward pass of an attention block, to keys of the same call and to a cache.
 
@@ -19901,100 +20106,6 @@ class block_forward {
 
 #endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
-#define ROPE_BLOCK_PROJECTED_CONTEXT_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-
-/// The keys and values of the context of cross-attention, kept from step to step of a decoder.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The keys and values of a context: projected, normalised and rotated once, by
-/// `multi_head_attention::project_context`.
-///
-///     const projected_context<float> encoded = block.project_context(context, batch);
-///     block.cross(token, encoded, out);
-///
-/// Memory of its own, independent of the context, of the block and of its weights. May be shared between
-/// threads. Empty once it was moved from.
-template <class T>
-class projected_context {
- public:
-  /// Rows of the batch.
-  Index batch() const { return batch_; }
-  /// Tokens per row of the batch.
-  Index tokens() const { return tokens_; }
-  /// Heads of keys and values.
-  Index kv_heads() const { return kv_heads_; }
-  /// Channels of a key head.
-  Index head_dim() const { return head_dim_; }
-  /// Channels of a value head.
-  Index value_dim() const { return value_dim_; }
-
-  /// The keys, [batch, tokens, kv_heads, head_dim], rotated where project_context was given a table; valid
-  /// while this lives.
-  head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
-  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this lives.
-  head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
-
- private:
-  template <class, class>
-  friend class multi_head_attention;
-
-  projected_context(Index batch, Index tokens, const multi_head_shape& shape)
-      : batch_(batch),
-        tokens_(tokens),
-        kv_heads_(shape.kv_heads),
-        head_dim_(shape.head_dim),
-        value_dim_(shape.value_dim),
-        keys_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.head_dim)),
-        values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
-
-  head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
-  head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
-
-  /// Throws:  std::invalid_argument unless this is of a block of that shape, and its keys were rotated by
-  ///          `given`, or not at all, in as many segments
-  void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
-                 std::size_t segments) const {
-    const char* function = "multi_head_attention";
-    if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function, ": the projected context must have [kv_heads, head_dim, value_dim] = [",
-                          shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_dim, "], got [", kv_heads(),
-                          ", ", head_dim(), ", ", value_dim(), "]"));
-    if (rotation_ != given)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function,
-                          ": queries and the projected context must rotate by one table and layout, got ",
-                          !rotation_.known ? "a table, and keys that are not rotated"
-                          : !given.known   ? "none, and keys that are rotated"
-                                           : "another one than that of its keys"));
-    const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
-    if (own != segments)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function, ": queries and keys must have the same segments, got ", segments,
-                                 " and ", own));
-  }
-
-  detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
-  detail::storage<T> keys_, values_;
-  detail::key_rotation rotation_;
-  std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_REPORT_HPP
 #define ROPE_BLOCK_REPORT_HPP
 
@@ -20155,15 +20266,7 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
 
-  // What a call says that no form above takes.
-  template <class Rows, class X, class... More>
-  requires(!rotation_table<X> && !parallel_executor<X> &&
-           !std::is_convertible_v<X, detail::row_counts>) void forward(const tokens&, Rows&&, writable_tokens,
-                                                                       const X&, const More&...) const {
-    static_assert(rotation_table<X>,
-                  "multi_head_attention::forward: behind out comes a table, a frequency_table or one that is "
-                  "placed in the head, or the threads, or for a cache the counts");
-  }
+  ROPE_DETAIL_ASK_OF_FORWARD(T);
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
   ///
@@ -20185,9 +20288,10 @@ class multi_head_attention {
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
   ///          one of the two has segments, or not the same number
-  template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class PQ, class PK, class Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     run().attend(x, context, batch, out, all_visible(),
                  detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{
                      detail::placed(table), query_positions, key_positions},
@@ -20209,9 +20313,10 @@ class multi_head_attention {
   /// \param positions  of the keys, as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
     const auto placed = detail::placed(table);
     const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{placed, positions, positions};
     projected_context<T> to = project(context, batch, rotation, threads);
@@ -20221,6 +20326,7 @@ class multi_head_attention {
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
     return to;
   }
+  ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
 
   /// Cross-attention to a projected context: the bits of the call with the context itself.
   ///
@@ -20234,9 +20340,10 @@ class multi_head_attention {
                            detail::block_without_rotation{}, threads);
   }
   /// The same with rotated queries.  Throws: as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     const auto placed = detail::placed(table);
     const auto attend = [&](const auto& key_positions) {
       using PK = std::remove_cvref_t<decltype(key_positions)>;
@@ -20250,6 +20357,7 @@ class multi_head_attention {
     else
       attend(std::int64_t{0});
   }
+  ROPE_DETAIL_ASK_OF_CROSS(T);
 
   /// The same block, whose calls also write the report. Copies the views and options of the block, no
   /// weights.

@@ -8,6 +8,7 @@
 
 #include <rope/base/parallel.hpp>
 #include <rope/block/detail/block_rotation.hpp>
+#include <rope/block/detail/call_checks.hpp>
 #include <rope/block/detail/forward.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
@@ -149,15 +150,7 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
 
-  // What a call says that no form above takes.
-  template <class Rows, class X, class... More>
-  requires(!rotation_table<X> && !parallel_executor<X> &&
-           !std::is_convertible_v<X, detail::row_counts>) void forward(const tokens&, Rows&&, writable_tokens,
-                                                                       const X&, const More&...) const {
-    static_assert(rotation_table<X>,
-                  "multi_head_attention::forward: behind out comes a table, a frequency_table or one that is "
-                  "placed in the head, or the threads, or for a cache the counts");
-  }
+  ROPE_DETAIL_ASK_OF_FORWARD(T);
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
   ///
@@ -179,9 +172,10 @@ class multi_head_attention {
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
   ///          one of the two has segments, or not the same number
-  template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class PQ, class PK, class Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     run().attend(x, context, batch, out, all_visible(),
                  detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{
                      detail::placed(table), query_positions, key_positions},
@@ -203,9 +197,10 @@ class multi_head_attention {
   /// \param positions  of the keys, as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
     const auto placed = detail::placed(table);
     const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{placed, positions, positions};
     projected_context<T> to = project(context, batch, rotation, threads);
@@ -215,6 +210,7 @@ class multi_head_attention {
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
     return to;
   }
+  ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
 
   /// Cross-attention to a projected context: the bits of the call with the context itself.
   ///
@@ -228,9 +224,10 @@ class multi_head_attention {
                            detail::block_without_rotation{}, threads);
   }
   /// The same with rotated queries.  Throws: as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
+    ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     const auto placed = detail::placed(table);
     const auto attend = [&](const auto& key_positions) {
       using PK = std::remove_cvref_t<decltype(key_positions)>;
@@ -244,6 +241,7 @@ class multi_head_attention {
     else
       attend(std::int64_t{0});
   }
+  ROPE_DETAIL_ASK_OF_CROSS(T);
 
   /// The same block, whose calls also write the report. Copies the views and options of the block, no
   /// weights.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+#define ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+#include <rope/base/parallel.hpp>
+#include <rope/block/detail/projection_products.hpp>  // token_ref
+#include <rope/block/projected_context.hpp>
+#include <rope/cache/detail/cache_step.hpp>  // is_cache
+#include <rope/config.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// What can be wrong with the types of a call of a layer, each in one sentence. Numbers and order of a matrix
+/// are checked by token_view.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_projected = false;
+template <class T>
+inline constexpr bool is_projected<projected_context<T>> = true;
+
+/// Whether an argument that should be tokens is missing or no matrix; bit i of `places` stands for argument
+/// i.
+template <class T, class... Arguments>
+constexpr bool lacks_tokens(unsigned places) {
+  unsigned place = 0;
+  bool lacks = false;
+  ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
+  return lacks || places >> place != 0;
+}
+
+/// The same of forward(x, batch, out, ...), or with a cache in place of the batch.
+template <class T, class X, class Rows, class... More>
+constexpr bool lacks_tokens_of_forward() {
+  return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
+         lacks_tokens<T, X, Rows, More...>(0b101);
+}
+
+/// The same of cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
+template <class T, class X, class Context, class... More>
+constexpr bool lacks_tokens_of_cross() {
+  return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
+}
+
+/// Whether there is anything from argument `first` on but threads, or a table and at least `fewest` and at
+/// most `most` positions, and then the threads.
+template <class... Arguments>
+constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
+  constexpr std::size_t count = sizeof...(Arguments);
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>...},
+                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>...};
+  if (count <= first) return false;
+  if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
+  return !threads[first] || count > first + 1;
+}
+
+/// Whether forward is given other things behind out than a table, the counts of a cache or else positions,
+/// and threads. Positions and threads have sentences of their own.
+template <class X, class Rows, class Out, class... More>
+constexpr bool misplaced_behind_forward() {
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
+  if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
+  return sizeof...(More) > 0 && !tables[0] && !threads[0];
+}
+
+/// The same of cross.
+template <class X, class Context, class... More>
+constexpr bool misplaced_behind_cross() {
+  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
+                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// An overload of `function` for calls that no other takes: of tokens that are no matrices, or with something
+/// else behind them than `behind`.
+#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
+  template <class... Arguments>                                                                       \
+  requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
+    static_assert(                                                                                    \
+        !(lacking),                                                                                   \
+        "multi_head_attention::" #function                                                            \
+        ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
+  }                                                                                                   \
+  static_assert(true)
+
+#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
+  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
+      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
+      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
+      "or {}), then the threads")
+
+#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
+  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
+                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
+                           (detail::misplaced_behind_cross<Arguments...>()),                                \
+                           "out comes a table where it rotates, with positions of x and of a context that " \
+                           "is not projected, then the threads")
+
+#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
+  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
+                           "project_context(context, batch, ...)",                        \
+                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
+                           "the batch comes a table where it rotates, with positions, then the threads")
+
+#endif  // ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP

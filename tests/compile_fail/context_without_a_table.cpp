@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*multi_head_attention::project_context: behind the batch comes a table where it rotates
+
+#include <rope/rope.hpp>
+
+void test(const rope::multi_head_attention<float, rope::half_split>& block,
+          Eigen::Matrix<float, 4, 4, Eigen::RowMajor>& x, const rope::frequency_table<float>& table) {
+#ifdef SHOULD_FAIL
+  block.project_context(x, 1, 5);
+#else
+  block.project_context(x, 1, table, 5);
+#endif
+}
