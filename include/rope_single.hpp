@@ -29951,6 +29951,17 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
   return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
 
+/// The patches of a video, and those of the base grid that its model was trained on.
+///
+///     const auto at = cogvideox_positions({.frames = 13, .height = 30, .width = 45});
+struct cogvideox_grid {
+  Index frames;            // of the video
+  Index height;            // of a frame
+  Index width;             // of a frame
+  Index base_height = 30;  // of the base grid: sample_height of the model over its patch_size
+  Index base_width = 45;   // sample_width over patch_size
+};
+
 /// The positions of CogVideoX 1.0, (time, height, width) of frames * height * width tokens, row-major.
 ///
 ///     time = frame;  height and width by evenly_spaced_in_crop over the part that the video covers
@@ -29958,14 +29969,12 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
 /// The video covers the largest part of the base grid that has its proportions, in the middle of the grid.
 /// CogVideoX 1.5 counts cells instead: grid_positions.
 ///
-/// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
-///
 /// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
 ///          grid is not positive; std::length_error if the grid exceeds the address space
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
 template <class Real = double>
-owned_array<Real> cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
-                                      Index base_width = 45) {
+owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
+  const auto [frames, height, width, base_height, base_width] = grid;
   if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
   if (base_height <= 0 || base_width <= 0)
     ROPE_THROW(std::invalid_argument,

@@ -67,7 +67,7 @@ TEST_CASE("HunyuanVideo", "[frequencies][video_axes]") {
 TEST_CASE("CogVideoX", "[frequencies][video_axes]") {
   const frequencies f = rope::cogvideox_frequencies(64);
   CHECK((f.inv_freq() == rope::axial_blocks({16, 24, 24}).inv_freq()).all());
-  const Eigen::ArrayXXd grid = rope::cogvideox_positions(3, 4, 6);
+  const Eigen::ArrayXXd grid = rope::cogvideox_positions({.frames = 3, .height = 4, .width = 6});
   const Eigen::ArrayXXd angle = angles(f, grid);
   CHECK(agrees_with(grid.row(9), {0, 7.5, 22.5}, 15));
   CHECK(agrees_with(angle.row(9).segment(8, 2), {7.5, 7.5 * testing::pow(1e4, -1.0 / 12)}, 14));

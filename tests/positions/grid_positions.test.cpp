@@ -169,7 +169,8 @@ TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base
            {33, 14, {0, 0.909090909, 29.090909091}, {16, 16.840659341, 26.928571429}}}) {
     CAPTURE(expected.height, expected.width);
     const Index cells = expected.height * expected.width;
-    const Eigen::ArrayXXd grid = rope::cogvideox_positions(2, expected.height, expected.width);
+    const Eigen::ArrayXXd grid =
+        rope::cogvideox_positions({.frames = 2, .height = expected.height, .width = expected.width});
     REQUIRE(grid.rows() == 2 * cells);
     REQUIRE(grid.cols() == 3);
     CHECK((grid.col(0).head(cells) == 0).all());
@@ -179,22 +180,26 @@ TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base
     CHECK(agrees_with(Eigen::Array3d(grid(0, 2), grid(1, 2), grid(cells - 1, 2)), expected.columns, 8));
     CHECK((grid.topRows(cells).rightCols(2) == grid.bottomRows(cells).rightCols(2)).all());
   }
-  CHECK(rope::cogvideox_positions(3, 0, 5).rows() == 0);
-  CHECK(rope::cogvideox_positions(0, 4, 5).rows() == 0);
-  CHECK(rope::cogvideox_positions(1, 1, 1).rows() == 1);
+  CHECK(rope::cogvideox_positions({.frames = 3, .height = 0, .width = 5}).rows() == 0);
+  CHECK(rope::cogvideox_positions({.frames = 0, .height = 4, .width = 5}).rows() == 0);
+  CHECK(rope::cogvideox_positions({.frames = 1, .height = 1, .width = 1}).rows() == 1);
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, "rope::cogvideox_positions: ", parts...);
   };
-  CHECK(refuses([] { rope::cogvideox_positions(1, -2, 3); }, "an extent must not be negative, got -2"));
+  CHECK(refuses([] { rope::cogvideox_positions({.frames = 1, .height = -2, .width = 3}); },
+                "an extent must not be negative, got -2"));
   for (const Index bad : {Index{0}, Index{-4}}) {
-    CHECK(refuses([&] { rope::cogvideox_positions(1, 2, 3, bad, 45); }, "the base grid must be positive"));
-    CHECK(refuses([&] { rope::cogvideox_positions(1, 2, 3, 30, bad); }, "the base grid must be positive",
-                  "30 and " + std::to_string(bad)));
+    CHECK(refuses(
+        [&] { rope::cogvideox_positions({.frames = 1, .height = 2, .width = 3, .base_height = bad}); },
+        "the base grid must be positive"));
+    CHECK(
+        refuses([&] { rope::cogvideox_positions({.frames = 1, .height = 2, .width = 3, .base_width = bad}); },
+                "the base grid must be positive", "30 and " + std::to_string(bad)));
   }
-  CHECK(
-      throws_saying<std::length_error>([] { rope::cogvideox_positions(too_many, 2, 2); },
-                                       "rope::cogvideox_positions: the grid exceeds the address space, got [",
-                                       std::to_string(too_many) + ", 2, 2]"));
+  CHECK(throws_saying<std::length_error>(
+      [] { rope::cogvideox_positions({.frames = too_many, .height = 2, .width = 2}); },
+      "rope::cogvideox_positions: the grid exceeds the address space, got [",
+      std::to_string(too_many) + ", 2, 2]"));
 }
 
 TEST_CASE("the centers of patches are normalised in three ways", "[positions][grid_positions]") {

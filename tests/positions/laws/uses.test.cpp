@@ -39,6 +39,10 @@ TEST_CASE("the comments of grids show their use", "[positions]") {
     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
     CHECK(*patches.at(0, width, 0) != 1);
   }
+  {
+    const auto at = cogvideox_positions({.frames = 13, .height = 30, .width = 45});
+    CHECK(at.rows() == 13 * 30 * 45);
+  }
   const auto order = spatial_merge_order(1, height, width, 2);
   const auto positions = rows_in_order(grid_positions({height, width}), order);
   CHECK(positions(1, 1) == 1);
