@@ -250,6 +250,20 @@ Index available_threads(const Threads& threads) {
     return threads.numThreads();
 }
 
+/// The product of extents, as what a call costs: operations may be more than an Index counts.
+template <class... Extent>
+constexpr double cost_of(Extent... extents) {
+  return (static_cast<double>(extents) * ...);
+}
+
+/// Where piece i of [0, count) begins: floor(count i / pieces), of which count i may be more than an Index
+/// holds.
+///
+/// Requires:  i in [0, pieces], and an Index holds pieces^2
+constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
+  return count / pieces * i + count % pieces * i / pieces;
+}
+
 /// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
 template <class Threads, class Run>
 void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
@@ -265,15 +279,15 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
 /// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
 /// next one when they are free. A call too small to gain from a second thread stays on its own.
 template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < smallest / tasks) {
+  if (pieces <= 1 || work < static_cast<double>(smallest / tasks)) {
     for (Index task = 0; task < tasks; ++task) body(task);
     return;
   }
   std::atomic<Index> next{0};
-  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
     for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
          task = next.fetch_add(1, std::memory_order_relaxed))
       body(task);
@@ -283,15 +297,17 @@ void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body&
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
-  constexpr Index smallest_piece = Index{1} << 18;
-  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
+void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
+  constexpr double smallest_piece = 1 << 18;
+  const double most = static_cast<double>((std::min)(available_threads(threads), count));
+  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
   if (pieces <= 1) {
     if (count > 0) body(Index{0}, count);
     return;
   }
-  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
-             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
+    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
+  });
 }
 
 }  // namespace detail
@@ -4291,8 +4307,8 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
 
 /// How many bytes of heads and their gradient a sum reads.
 template <class X, class G>
-Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
 /// The channels of heads, and of their gradient, that turn.
@@ -4371,7 +4387,8 @@ number_array<double> weighted_sums(const head_view<const X>& x, const head_view<
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+      const Index end = begin_of_piece(tokens, piece + 1, pieces);
+      for (Index token = begin_of_piece(tokens, piece, pieces); token < end; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
@@ -6205,7 +6222,7 @@ class norm_pass {
       : x_(x), out_(out), norm_(norm), turn_(turn) {}
 
   Index tokens() const { return x_.batch * x_.tokens; }
-  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
 
   /// Every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
@@ -6355,7 +6372,7 @@ class rotation {
   /// Tokens of the batch, laid end to end.
   Index tokens() const { return x_.batch * x_.tokens; }
   /// Bytes that rotate.
-  Index bytes() const { return tokens() * x_.heads * bytes_of_head(); }
+  double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// How many rows of the table fit a core's own cache beside the data.
   Index block() const {
@@ -7101,7 +7118,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
           }
         }
     };
-    detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), transform);
+    detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), transform);
   }
 }
 
@@ -7464,7 +7481,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
                 weights = pass.weights();
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
-    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
+    const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
     detail::parallel_tasks(threads, sums, operations, [&](Index s) {
       double* const sum = partial == nullptr ? nullptr : partial + s * weights;
       if (sum != nullptr) std::fill_n(sum, weights, 0.0);
@@ -7658,7 +7675,7 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
           rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order(r))];
       }
   };
-  detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
+  detail::parallel_pieces(threads, rows.cols(), detail::cost_of(rows.size(), sizeof(scalar)), permute);
 }
 
 /// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
@@ -7691,7 +7708,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
         for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
       }
   };
-  detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
+  detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), permute);
 }
 
 template <class From, class To, class X, class... More>
@@ -7869,7 +7886,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
   const table_view<S> rows = placed.table().view();
-  parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
       const Index b = token / x.tokens, t = token % x.tokens;
       const S* cos = rows.cos(source(b, t));
@@ -8389,7 +8406,7 @@ void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale)
 /// Calls body(b, t, h) for every head of a view.
 template <class X, class Threads, class Body>
 void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(X)), [&](Index first, Index last) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
   });
@@ -8595,7 +8612,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
         }
       }
     };
-    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
+    detail::parallel_pieces(threads, q.batch * q.tokens, detail::cost_of(q.size(), sizeof(T)), scale);
   }
 }
 

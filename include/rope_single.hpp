@@ -3518,6 +3518,20 @@ Index available_threads(const Threads& threads) {
     return threads.numThreads();
 }
 
+/// The product of extents, as what a call costs: operations may be more than an Index counts.
+template <class... Extent>
+constexpr double cost_of(Extent... extents) {
+  return (static_cast<double>(extents) * ...);
+}
+
+/// Where piece i of [0, count) begins: floor(count i / pieces), of which count i may be more than an Index
+/// holds.
+///
+/// Requires:  i in [0, pieces], and an Index holds pieces^2
+constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
+  return count / pieces * i + count % pieces * i / pieces;
+}
+
 /// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
 template <class Threads, class Run>
 void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
@@ -3533,15 +3547,15 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
 /// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
 /// next one when they are free. A call too small to gain from a second thread stays on its own.
 template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < smallest / tasks) {
+  if (pieces <= 1 || work < static_cast<double>(smallest / tasks)) {
     for (Index task = 0; task < tasks; ++task) body(task);
     return;
   }
   std::atomic<Index> next{0};
-  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
     for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
          task = next.fetch_add(1, std::memory_order_relaxed))
       body(task);
@@ -3551,15 +3565,17 @@ void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body&
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
-  constexpr Index smallest_piece = Index{1} << 18;
-  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
+void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
+  constexpr double smallest_piece = 1 << 18;
+  const double most = static_cast<double>((std::min)(available_threads(threads), count));
+  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
   if (pieces <= 1) {
     if (count > 0) body(Index{0}, count);
     return;
   }
-  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
-             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
+    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
+  });
 }
 
 }  // namespace detail
@@ -5698,7 +5714,7 @@ class norm_pass {
       : x_(x), out_(out), norm_(norm), turn_(turn) {}
 
   Index tokens() const { return x_.batch * x_.tokens; }
-  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
 
   /// Every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
@@ -7451,7 +7467,7 @@ class rotation {
   /// Tokens of the batch, laid end to end.
   Index tokens() const { return x_.batch * x_.tokens; }
   /// Bytes that rotate.
-  Index bytes() const { return tokens() * x_.heads * bytes_of_head(); }
+  double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// How many rows of the table fit a core's own cache beside the data.
   Index block() const {
@@ -10837,8 +10853,8 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
   const Index heads = piece_of(group, group / rows);
   const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(threads, pairs * parts * blocks, block * heads * keys * (call.k.head_dim + call.v.head_dim),
-                 [&](Index task) {
+  parallel_tasks(threads, pairs * parts * blocks,
+                 cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
                    // The last tokens of a sequence see the most keys: they come first, and the short tasks
                    // fill the gaps.
                    const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
@@ -10900,7 +10916,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                                 (wanted + of_rows * parts - 1) / (of_rows * parts)),
               rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
               pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  parallel_tasks(threads, of_rows * pieces, rows / pieces * keys * (call.k.head_dim + channels),
+  parallel_tasks(threads, of_rows * pieces, cost_of(rows / pieces, keys, call.k.head_dim + channels),
                  [&](Index task) {
                    const Index place = task / pieces, part = task % pieces % parts,
                                first_row = task % pieces / parts * rows_of_cut;
@@ -12485,7 +12501,7 @@ class attention_gradient_tasks {
   template <class Threads>
   void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
     const auto pieces = [&](Index count, const auto& body) {
-      parallel_pieces(threads, count, heads * head_size() * Index{sizeof(A)}, body);
+      parallel_pieces(threads, count, cost_of(heads, head_size(), sizeof(A)), body);
     };
     pieces(heads * head_size(), [&](Index from, Index to) { std::fill(memory + from, memory + to, A(0)); });
 
@@ -12493,8 +12509,8 @@ class attention_gradient_tasks {
     struct places {};
     auto* tiles = workspace<places, std::atomic<Index>>(tasks);
     for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
-    const Index work =
-        tokens_ * tape_.group() * tape_.k.tokens * (3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
+    const double work =
+        cost_of(tokens_, tape_.group(), tape_.k.tokens, 3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
     parallel_tasks(threads, tasks, work, [&](Index task) {
       const Index before = task / (side_by_side * blocks_) * side_by_side,
                   here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
@@ -12919,7 +12935,8 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
         log_sum_exp_a[n] = largest + std::log(a + b_weight);
       }
   };
-  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, 2 * out_a.size() * Index(sizeof(T)), merge);
+  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, detail::cost_of(2, out_a.size(), sizeof(T)),
+                          merge);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
@@ -13140,7 +13157,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
       }
   };
   parallel_pieces(threads, call.q.batch * call.q.tokens,
-                  static_cast<Index>(weights.size()) * Index(sizeof(A)) * (std::max)(depth, Index{1}), write);
+                  cost_of(weights.size(), sizeof(A), (std::max)(depth, Index{1})), write);
 }
 
 /// The rules of the call of attention whose weights are asked for, which is checked.
@@ -13351,8 +13368,8 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
 
 /// How many bytes of heads and their gradient a sum reads.
 template <class X, class G>
-Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
 /// The channels of heads, and of their gradient, that turn.
@@ -13431,7 +13448,8 @@ number_array<double> weighted_sums(const head_view<const X>& x, const head_view<
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+      const Index end = begin_of_piece(tokens, piece + 1, pieces);
+      for (Index token = begin_of_piece(tokens, piece, pieces); token < end; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
@@ -14335,7 +14353,7 @@ struct product {
   Index depth;
   Run run;
 
-  Index operations() const { return 2 * depth * result.elements(); }
+  double operations() const { return cost_of(2, depth, result.elements()); }
 };
 template <class Run>
 product(tiles, Index, Run) -> product<Run>;
@@ -14345,7 +14363,7 @@ template <class Threads, class... Run>
 void run_products(const Threads& threads, const product<Run>&... products) {
   const Index tasks = (products.result.count() + ...);
   if (tasks == 0) return;
-  parallel_tasks(threads, tasks, (products.operations() + ...) / tasks, [&](Index task) {
+  parallel_tasks(threads, tasks, (products.operations() + ...) / static_cast<double>(tasks), [&](Index task) {
     const auto runs = [&task](const auto& product) {
       const bool here = task >= 0 && task < product.result.count();
       if (here) product.run(product.result[task]);
@@ -16791,7 +16809,7 @@ void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale)
 /// Calls body(b, t, h) for every head of a view.
 template <class X, class Threads, class Body>
 void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(X)), [&](Index first, Index last) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
   });
@@ -16975,7 +16993,7 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 ///
 /// \param bytes  that all of them take in the cache
 template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, Index bytes,
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
                   const Write& write) {
   parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
     for (Index b = begin / tokens; b * tokens < end; ++b) {
@@ -17190,8 +17208,8 @@ class cache_memory {
   /// The channel of a key that new keys begin at.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// Bytes that `count` tokens take.
-  Index bytes_of(Index count) const {
-    return count * heads_ * (head_dim_ + (shared ? 0 : Index{value_dim_})) * Index{sizeof(T)};
+  double bytes_of(Index count) const {
+    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
 
   /// New tokens fit in shape and number of rows.
@@ -18337,7 +18355,7 @@ class ring_rows {
   /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
   /// called.
   template <class Threads, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, Index bytes,
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Write& write, const Forget& forget) const {
     struct unless_done {
       const Forget& forget;
@@ -20539,7 +20557,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
                 weights = pass.weights();
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
-    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
+    const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
     detail::parallel_tasks(threads, sums, operations, [&](Index s) {
       double* const sum = partial == nullptr ? nullptr : partial + s * weights;
       if (sum != nullptr) std::fill_n(sum, weights, 0.0);
@@ -21499,8 +21517,8 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
                        const Write& write) {
   Index tokens = 0;
   for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
-  const Index bytes =
-      tokens * pages.keys().heads * (pages.keys().head_dim + pages.values().head_dim) * Index(sizeof(T));
+  const double bytes =
+      cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
   parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
     Index before = 0;  // new tokens of the sequences before
     for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
@@ -23409,7 +23427,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
         }
       }
     };
-    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
+    detail::parallel_pieces(threads, q.batch * q.tokens, detail::cost_of(q.size(), sizeof(T)), scale);
   }
 }
 
@@ -30842,7 +30860,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
           }
         }
     };
-    detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), transform);
+    detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), transform);
   }
 }
 
@@ -30944,7 +30962,7 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
           rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order(r))];
       }
   };
-  detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
+  detail::parallel_pieces(threads, rows.cols(), detail::cost_of(rows.size(), sizeof(scalar)), permute);
 }
 
 /// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
@@ -30977,7 +30995,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
         for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
       }
   };
-  detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
+  detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), permute);
 }
 
 template <class From, class To, class X, class... More>
@@ -31117,7 +31135,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
   const table_view<S> rows = placed.table().view();
-  parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
       const Index b = token / x.tokens, t = token % x.tokens;
       const S* cos = rows.cos(source(b, t));

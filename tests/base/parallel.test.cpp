@@ -3,8 +3,10 @@
 
 #include <rope/rotation/rotate.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -53,7 +55,7 @@ TEST_CASE("the pieces of a parallel loop cover every index once", "[base]") {
       CAPTURE(count, threads);
       std::atomic<int> runs{0};
       std::vector<std::atomic<int>> seen(static_cast<std::size_t>(count));
-      rope::detail::parallel_pieces(counting_threads{threads, runs}, count, Index{1} << 30,
+      rope::detail::parallel_pieces(counting_threads{threads, runs}, count, 0x1p30,
                                     [&](Index first, Index last) {
                                       for (Index i = first; i < last; ++i)
                                         ++seen[static_cast<std::size_t>(i)];
@@ -72,9 +74,9 @@ TEST_CASE("the calling thread alone is one thread and goes through a loop in ord
 }
 
 TEST_CASE("a piece of a parallel loop has at least 256 KiB", "[base]") {
-  constexpr Index least = Index{1} << 18;
-  for (const Index pieces : {1, 2, 3})
-    for (const Index bytes : {pieces * least, (pieces + 1) * least - 1}) {
+  constexpr double least = 0x1p18;
+  for (const int pieces : {1, 2, 3})
+    for (const double bytes : {pieces * least, (pieces + 1) * least - 1}) {
       CAPTURE(pieces, bytes);
       std::atomic<int> runs{0}, calls{0};
       rope::detail::parallel_pieces(counting_threads{16, runs}, 100, bytes, [&](Index, Index) { ++calls; });
@@ -83,9 +85,41 @@ TEST_CASE("a piece of a parallel loop has at least 256 KiB", "[base]") {
     }
 }
 
+TEST_CASE("pieces of as much as an Index counts are equal and cover it", "[base]") {
+  constexpr Index all = (std::numeric_limits<Index>::max)(), pieces = 7;
+  std::atomic<int> runs{0};
+  std::vector<Index> first(pieces, -1), last(pieces, -1);
+  std::atomic<std::size_t> calls{0};
+  rope::detail::parallel_pieces(counting_threads{pieces, runs}, all, rope::detail::cost_of(all, all),
+                                [&](Index from, Index to) {
+                                  const std::size_t call = calls++;
+                                  first[call] = from;
+                                  last[call] = to;
+                                });
+  std::sort(first.begin(), first.end());
+  std::sort(last.begin(), last.end());
+  CHECK(runs == 1);
+  CHECK(first.front() == 0);
+  CHECK(last.back() == all);
+  for (std::size_t i = 0; i < std::size_t(pieces); ++i) {
+    if (i > 0) CHECK(first[i] == last[i - 1]);
+    CHECK(last[i] - first[i] >= all / pieces);
+    CHECK(last[i] - first[i] <= all / pieces + 1);
+  }
+}
+
+TEST_CASE("where pieces begin is rounded down", "[base]") {
+  for (Index count = 0; count < 40; ++count)
+    for (Index pieces = 1; pieces < 12; ++pieces)
+      for (Index i = 0; i <= pieces; ++i) {
+        CAPTURE(count, pieces, i);
+        CHECK(rope::detail::begin_of_piece(count, i, pieces) == count * i / pieces);
+      }
+}
+
 TEST_CASE("an empty loop calls nothing", "[base]") {
   std::atomic<int> runs{0};
-  rope::detail::parallel_pieces(counting_threads{4, runs}, 0, Index{1} << 30, [](Index, Index) { FAIL(); });
+  rope::detail::parallel_pieces(counting_threads{4, runs}, 0, 0x1p30, [](Index, Index) { FAIL(); });
   CHECK(runs == 0);
 }
 

@@ -313,6 +313,29 @@ TEST_CASE("rotations have one answer on pools of every kind", "[house]") { check
 TEST_CASE("attention has one answer on pools of every kind", "[house]") { check_every_pool(attentions()); }
 TEST_CASE("caches have one answer on pools of every kind", "[house]") { check_every_pool(caches()); }
 
+// 512 queries times 32768 keys times 128 channels are 2^31 operations to a task, more than an Index of 32 bits
+// counts. The window leaves out nearly all of them.
+TEST_CASE("threads share a prompt whose operations 32 bits do not count", "[house]") {
+  constexpr Index queries = 4096, keys = 32768, dim = 64;
+  std::vector<float> q = numbers(queries * dim, 907), k = numbers(keys * dim, 908),
+                     v = numbers(keys * dim, 909);
+  const auto attended = [&](const pool& threads) {
+    std::vector<float> out(q.size());
+    rope::attention(rope::bshd(q.data(), 1, queries, 1, dim), rope::bshd(k.data(), 1, keys, 1, dim),
+                    rope::bshd(v.data(), 1, keys, 1, dim), rope::bshd(out.data(), 1, queries, 1, dim),
+                    {.window = 2}, threads);
+    return out;
+  };
+  const auto in_order = [](Index count, const pool::piece& body) {
+    for (Index i = 0; i < count; ++i) body(i);
+  };
+  const pool one("one", 1, in_order), two("two", 2, in_order);
+  const bool same = attended(two) == attended(one);
+  CHECK(same);
+  CHECK(two.loops() == 1);
+  CHECK(one.loops() == 0);
+}
+
 TEST_CASE("the failure of a pool arrives, and the next call is right", "[house]") {
   check_failing_pools(rotations());
   check_failing_pools(attentions());

@@ -92,7 +92,8 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
         log_sum_exp_a[n] = largest + std::log(a + b_weight);
       }
   };
-  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, 2 * out_a.size() * Index(sizeof(T)), merge);
+  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, detail::cost_of(2, out_a.size(), sizeof(T)),
+                          merge);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);

@@ -115,7 +115,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
       }
   };
   parallel_pieces(threads, call.q.batch * call.q.tokens,
-                  static_cast<Index>(weights.size()) * Index(sizeof(A)) * (std::max)(depth, Index{1}), write);
+                  cost_of(weights.size(), sizeof(A), (std::max)(depth, Index{1})), write);
 }
 
 /// The rules of the call of attention whose weights are asked for, which is checked.

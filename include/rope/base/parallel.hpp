@@ -77,6 +77,20 @@ Index available_threads(const Threads& threads) {
     return threads.numThreads();
 }
 
+/// The product of extents, as what a call costs: operations may be more than an Index counts.
+template <class... Extent>
+constexpr double cost_of(Extent... extents) {
+  return (static_cast<double>(extents) * ...);
+}
+
+/// Where piece i of [0, count) begins: floor(count i / pieces), of which count i may be more than an Index
+/// holds.
+///
+/// Requires:  i in [0, pieces], and an Index holds pieces^2
+constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
+  return count / pieces * i + count % pieces * i / pieces;
+}
+
 /// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
 template <class Threads, class Run>
 void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
@@ -92,15 +106,15 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
 /// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
 /// next one when they are free. A call too small to gain from a second thread stays on its own.
 template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < smallest / tasks) {
+  if (pieces <= 1 || work < static_cast<double>(smallest / tasks)) {
     for (Index task = 0; task < tasks; ++task) body(task);
     return;
   }
   std::atomic<Index> next{0};
-  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
     for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
          task = next.fetch_add(1, std::memory_order_relaxed))
       body(task);
@@ -110,15 +124,17 @@ void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body&
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
-  constexpr Index smallest_piece = Index{1} << 18;
-  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
+void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
+  constexpr double smallest_piece = 1 << 18;
+  const double most = static_cast<double>((std::min)(available_threads(threads), count));
+  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
   if (pieces <= 1) {
     if (count > 0) body(Index{0}, count);
     return;
   }
-  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
-             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
+    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
+  });
 }
 
 }  // namespace detail

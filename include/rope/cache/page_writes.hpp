@@ -62,8 +62,8 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
                        const Write& write) {
   Index tokens = 0;
   for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
-  const Index bytes =
-      tokens * pages.keys().heads * (pages.keys().head_dim + pages.values().head_dim) * Index(sizeof(T));
+  const double bytes =
+      cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
   parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
     Index before = 0;  // new tokens of the sequences before
     for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {

@@ -104,7 +104,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
           }
         }
     };
-    detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), transform);
+    detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), transform);
   }
 }
 

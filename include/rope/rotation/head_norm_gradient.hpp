@@ -141,7 +141,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
                 weights = pass.weights();
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
-    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
+    const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
     detail::parallel_tasks(threads, sums, operations, [&](Index s) {
       double* const sum = partial == nullptr ? nullptr : partial + s * weights;
       if (sum != nullptr) std::fill_n(sum, weights, 0.0);

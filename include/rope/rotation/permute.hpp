@@ -96,7 +96,7 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
           rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order(r))];
       }
   };
-  detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
+  detail::parallel_pieces(threads, rows.cols(), detail::cost_of(rows.size(), sizeof(scalar)), permute);
 }
 
 /// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
@@ -129,7 +129,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
         for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
       }
   };
-  detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
+  detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), permute);
 }
 
 template <class From, class To, class X, class... More>

@@ -140,7 +140,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
   const table_view<S> rows = placed.table().view();
-  parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
       const Index b = token / x.tokens, t = token % x.tokens;
       const S* cos = rows.cos(source(b, t));

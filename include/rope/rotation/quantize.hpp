@@ -54,7 +54,7 @@ void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale)
 /// Calls body(b, t, h) for every head of a view.
 template <class X, class Threads, class Body>
 void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(X)), [&](Index first, Index last) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
   });

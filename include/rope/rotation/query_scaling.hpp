@@ -135,7 +135,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
         }
       }
     };
-    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
+    detail::parallel_pieces(threads, q.batch * q.tokens, detail::cost_of(q.size(), sizeof(T)), scale);
   }
 }
 

@@ -25,7 +25,7 @@ struct places {
 };
 
 /// So large that parallel_tasks uses every thread.
-constexpr Index work = Index{1} << 30;
+constexpr double work = 0x1p30;
 
 }  // namespace
 

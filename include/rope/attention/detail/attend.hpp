@@ -77,8 +77,8 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
   const Index heads = piece_of(group, group / rows);
   const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(threads, pairs * parts * blocks, block * heads * keys * (call.k.head_dim + call.v.head_dim),
-                 [&](Index task) {
+  parallel_tasks(threads, pairs * parts * blocks,
+                 cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
                    // The last tokens of a sequence see the most keys: they come first, and the short tasks
                    // fill the gaps.
                    const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
@@ -140,7 +140,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                                 (wanted + of_rows * parts - 1) / (of_rows * parts)),
               rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
               pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  parallel_tasks(threads, of_rows * pieces, rows / pieces * keys * (call.k.head_dim + channels),
+  parallel_tasks(threads, of_rows * pieces, cost_of(rows / pieces, keys, call.k.head_dim + channels),
                  [&](Index task) {
                    const Index place = task / pieces, part = task % pieces % parts,
                                first_row = task % pieces / parts * rows_of_cut;

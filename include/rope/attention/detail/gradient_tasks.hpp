@@ -138,7 +138,7 @@ class attention_gradient_tasks {
   template <class Threads>
   void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
     const auto pieces = [&](Index count, const auto& body) {
-      parallel_pieces(threads, count, heads * head_size() * Index{sizeof(A)}, body);
+      parallel_pieces(threads, count, cost_of(heads, head_size(), sizeof(A)), body);
     };
     pieces(heads * head_size(), [&](Index from, Index to) { std::fill(memory + from, memory + to, A(0)); });
 
@@ -146,8 +146,8 @@ class attention_gradient_tasks {
     struct places {};
     auto* tiles = workspace<places, std::atomic<Index>>(tasks);
     for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
-    const Index work =
-        tokens_ * tape_.group() * tape_.k.tokens * (3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
+    const double work =
+        cost_of(tokens_, tape_.group(), tape_.k.tokens, 3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
     parallel_tasks(threads, tasks, work, [&](Index task) {
       const Index before = task / (side_by_side * blocks_) * side_by_side,
                   here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;

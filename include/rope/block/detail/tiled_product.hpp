@@ -55,7 +55,7 @@ struct product {
   Index depth;
   Run run;
 
-  Index operations() const { return 2 * depth * result.elements(); }
+  double operations() const { return cost_of(2, depth, result.elements()); }
 };
 template <class Run>
 product(tiles, Index, Run) -> product<Run>;
@@ -65,7 +65,7 @@ template <class Threads, class... Run>
 void run_products(const Threads& threads, const product<Run>&... products) {
   const Index tasks = (products.result.count() + ...);
   if (tasks == 0) return;
-  parallel_tasks(threads, tasks, (products.operations() + ...) / tasks, [&](Index task) {
+  parallel_tasks(threads, tasks, (products.operations() + ...) / static_cast<double>(tasks), [&](Index task) {
     const auto runs = [&task](const auto& product) {
       const bool here = task >= 0 && task < product.result.count();
       if (here) product.run(product.result[task]);

@@ -83,8 +83,8 @@ class cache_memory {
   /// The channel of a key that new keys begin at.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// Bytes that `count` tokens take.
-  Index bytes_of(Index count) const {
-    return count * heads_ * (head_dim_ + (shared ? 0 : Index{value_dim_})) * Index{sizeof(T)};
+  double bytes_of(Index count) const {
+    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
 
   /// New tokens fit in shape and number of rows.

@@ -34,7 +34,7 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 ///
 /// \param bytes  that all of them take in the cache
 template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, Index bytes,
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
                   const Write& write) {
   parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
     for (Index b = begin / tokens; b * tokens < end; ++b) {

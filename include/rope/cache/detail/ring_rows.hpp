@@ -87,7 +87,7 @@ class ring_rows {
   /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
   /// called.
   template <class Threads, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, Index bytes,
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Write& write, const Forget& forget) const {
     struct unless_done {
       const Forget& forget;

@@ -54,8 +54,8 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
 
 /// How many bytes of heads and their gradient a sum reads.
 template <class X, class G>
-Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
 /// The channels of heads, and of their gradient, that turn.
@@ -134,7 +134,8 @@ number_array<double> weighted_sums(const head_view<const X>& x, const head_view<
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+      const Index end = begin_of_piece(tokens, piece + 1, pieces);
+      for (Index token = begin_of_piece(tokens, piece, pieces); token < end; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());

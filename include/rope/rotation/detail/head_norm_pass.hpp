@@ -140,7 +140,7 @@ class norm_pass {
       : x_(x), out_(out), norm_(norm), turn_(turn) {}
 
   Index tokens() const { return x_.batch * x_.tokens; }
-  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
 
   /// Every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {

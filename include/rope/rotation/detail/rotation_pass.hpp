@@ -78,7 +78,7 @@ class rotation {
   /// Tokens of the batch, laid end to end.
   Index tokens() const { return x_.batch * x_.tokens; }
   /// Bytes that rotate.
-  Index bytes() const { return tokens() * x_.heads * bytes_of_head(); }
+  double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// How many rows of the table fit a core's own cache beside the data.
   Index block() const {
