@@ -14959,10 +14959,10 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Throws:  std::out_of_range unless row b is one of `batch`
-inline Index checked_row(const char* function, Index b, Index batch) {
+inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch)
     ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
-  return b;
+  return static_cast<Index>(b);
 }
 
 /// A list of any integers, [batch], or none: every row then has as many as there are.
@@ -14976,7 +14976,13 @@ class row_counts {
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+  /// The count of row b, or the nearest that an Index holds.
+  Index operator[](std::size_t b) const {
+    using limits = std::numeric_limits<Index>;
+    return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
+  }
+  /// The count of row b as it stands in the list: for messages.
+  std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  protected:
   /// \param name  what errors call the list
@@ -14991,16 +14997,14 @@ class row_counts {
 
  private:
   template <class Integer>
-  static Index read(const void* data, Index offset) {
-    using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const Integer*>(data)[offset]),
-                                                       (limits::min)(), (limits::max)()));
+  static std::int64_t read(const void* data, Index offset) {
+    return as_position(static_cast<const Integer*>(data)[offset]);
   }
 
   const void* data_ = nullptr;
   std::size_t size_ = 0;
   Index stride_ = 1;
-  Index (*read_)(const void*, Index) = nullptr;
+  std::int64_t (*read_)(const void*, Index) = nullptr;
 };
 
 /// A list of any integers, [batch]: the row that each row becomes a copy of.
@@ -15020,8 +15024,8 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
                message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]));
+      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
+                                                "], got ", counts.given(b)));
 }
 
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.
@@ -15405,7 +15409,7 @@ class cache_rows {
     }
     return {checked(function, row.index), row.index + 1};
   }
-  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_positions
   template <class Source>
@@ -17377,7 +17381,7 @@ std::vector<Index> checked_sources(const char* function, const row_list& from, c
     ROPE_THROW(std::invalid_argument,
                message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
   std::vector<Index> sources;
-  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from[b]));
+  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from.given(b)));
   return sources;
 }
 
@@ -18344,7 +18348,7 @@ class ring_rows {
   }
 
   Index checked(Index b) const { return checked("ring_cache", b); }
-  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       ROPE_THROW(std::out_of_range,
@@ -21072,8 +21076,8 @@ class page_view {
       if (tokens < 0 || used > blocks_of_a_sequence_)
         ROPE_THROW(std::invalid_argument,
                    detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
-                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ", tokens,
-                                   " for sequence ", s));
+                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
+                                   lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s));
       for (Index block = 0; block < used; ++block)
         if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
           ROPE_THROW(std::out_of_range,

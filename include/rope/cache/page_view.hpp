@@ -102,8 +102,8 @@ class page_view {
       if (tokens < 0 || used > blocks_of_a_sequence_)
         ROPE_THROW(std::invalid_argument,
                    detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
-                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ", tokens,
-                                   " for sequence ", s));
+                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
+                                   lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s));
       for (Index block = 0; block < used; ++block)
         if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
           ROPE_THROW(std::out_of_range,

@@ -246,6 +246,8 @@ TEST_CASE("orders of rows that are none are refused and nothing moves", "[cache]
   refused([](auto& c) { c.copy_row(0, -1); }, "copy_row: row must be in [0, 3), got -1");
   refused([](auto& c) { c.reorder(std::vector<int>{1, 0, 3}); }, "reorder: row must be in [0, 3), got 3");
   refused([](auto& c) { c.reorder(std::vector<int>{1, -1, 0}); }, "reorder: row must be in [0, 3), got -1");
+  const std::vector<std::int64_t> far = {1, std::int64_t{1} << 40, 0};  // more than 32 bits hold
+  refused([&far](auto& c) { c.reorder(far); }, "reorder: row must be in [0, 3), got 1099511627776");
   for (const std::vector<int>& from :
        {std::vector<int>{}, std::vector<int>{1, 0}, std::vector<int>{1, 0, 0, 0}}) {
     CHECK(throws_saying<std::invalid_argument>([&] { cache.reorder(from); },

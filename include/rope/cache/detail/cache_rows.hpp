@@ -104,7 +104,7 @@ class cache_rows {
     }
     return {checked(function, row.index), row.index + 1};
   }
-  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_positions
   template <class Source>

@@ -28,7 +28,7 @@ std::vector<Index> checked_sources(const char* function, const row_list& from, c
     ROPE_THROW(std::invalid_argument,
                message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
   std::vector<Index> sources;
-  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from[b]));
+  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from.given(b)));
   return sources;
 }
 

@@ -76,7 +76,7 @@ class ring_rows {
   }
 
   Index checked(Index b) const { return checked("ring_cache", b); }
-  Index checked(const char* function, Index b) const { return checked_row(function, b, batch_); }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       ROPE_THROW(std::out_of_range,

@@ -19,10 +19,10 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Throws:  std::out_of_range unless row b is one of `batch`
-inline Index checked_row(const char* function, Index b, Index batch) {
+inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch)
     ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
-  return b;
+  return static_cast<Index>(b);
 }
 
 /// A list of any integers, [batch], or none: every row then has as many as there are.
@@ -36,7 +36,13 @@ class row_counts {
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+  /// The count of row b, or the nearest that an Index holds.
+  Index operator[](std::size_t b) const {
+    using limits = std::numeric_limits<Index>;
+    return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
+  }
+  /// The count of row b as it stands in the list: for messages.
+  std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  protected:
   /// \param name  what errors call the list
@@ -51,16 +57,14 @@ class row_counts {
 
  private:
   template <class Integer>
-  static Index read(const void* data, Index offset) {
-    using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const Integer*>(data)[offset]),
-                                                       (limits::min)(), (limits::max)()));
+  static std::int64_t read(const void* data, Index offset) {
+    return as_position(static_cast<const Integer*>(data)[offset]);
   }
 
   const void* data_ = nullptr;
   std::size_t size_ = 0;
   Index stride_ = 1;
-  Index (*read_)(const void*, Index) = nullptr;
+  std::int64_t (*read_)(const void*, Index) = nullptr;
 };
 
 /// A list of any integers, [batch]: the row that each row becomes a copy of.
@@ -80,8 +84,8 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
                message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]));
+      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
+                                                "], got ", counts.given(b)));
 }
 
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.
