@@ -11448,8 +11448,8 @@ constexpr bool lacks_options() {
 ///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Where queries are few, each key
 ///            and value is read once, from where it is; more queries are cut into blocks of 512 rows. Few
-///            means tokens * group <= 24, or 48 with 32 vector registers; 9 and 18 for quantized keys and
-///            for products in bfloat16. Scratch memory of a thread does not depend on the number of tokens,
+///            means tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for
+///            quantized keys and products in bfloat16. Scratch of a thread does not depend on the tokens,
 ///            but for a row of sums per 1024 keys where queries are few; it is kept until release_scratch():
 ///            no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
