@@ -158,7 +158,7 @@ TEST_CASE("the summary of a tile says what every query of a block sees", "[atten
   for (int round = 0; round < 400; ++round) {
     const drawn_rule drawn(generator, 20 + static_cast<Index>(generator() % 380));
     const detail::visibility rules(drawn.options, drawn.shape);
-    const Index first = static_cast<Index>(generator()) % drawn.shape.queries,
+    const Index first = static_cast<Index>(generator() % static_cast<unsigned>(drawn.shape.queries)),
                 head = static_cast<Index>(generator() % 4);
     const Index tokens = 1 + static_cast<Index>(generator() % 100) % (drawn.shape.queries - first),
                 heads = 1 + static_cast<Index>(generator() % 4) % (4 - head);
