@@ -257,20 +257,17 @@ TEST_CASE("a window outside of its view is refused", "[rotation]") {
   struct window {
     Index first, count;
   };
-  for (const auto& [first, count] : {window{-1, 1}, window{1, -1}, window{7, 0}, window{0, 7}, window{6, 1},
-                                     window{1, largest}, window{largest, 1}, window{-largest - 1, largest}}) {
-    const auto refuses = [values = std::to_string(first) + " and count " + std::to_string(count)](
+  for (const window& asked : {window{-1, 1}, window{1, -1}, window{7, 0}, window{0, 7}, window{6, 1},
+                              window{1, largest}, window{largest, 1}, window{-largest - 1, largest}}) {
+    const auto refuses = [values = std::to_string(asked.first) + " and count " + std::to_string(asked.count)](
                              const char* name, const std::string& extent, auto call) {
       return throws_saying<std::out_of_range>(call, std::string("rope::head_view::") + name,
                                               "first " + values, extent);
     };
-    CHECK(refuses("channels", "inside [0, 6)",
-                  [&, first = first, count = count] { x.channels(first, count); }));
-    CHECK(refuses("head_range", "inside [0, 4)",
-                  [&, first = first, count = count] { x.head_range(first, count); }));
-    CHECK(refuses("token_range", "inside [0, 3)",
-                  [&, first = first, count = count] { x.token_range(first, count); }));
+    CHECK(refuses("channels", "inside [0, 6)", [&] { x.channels(asked.first, asked.count); }));
+    CHECK(refuses("head_range", "inside [0, 4)", [&] { x.head_range(asked.first, asked.count); }));
+    CHECK(refuses("token_range", "inside [0, 3)", [&] { x.token_range(asked.first, asked.count); }));
     CHECK(refuses("batch_range", "inside [0, " + std::to_string(B) + ")",
-                  [&, first = first, count = count] { x.batch_range(first, count); }));
+                  [&] { x.batch_range(asked.first, asked.count); }));
   }
 }
