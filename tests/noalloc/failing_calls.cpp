@@ -32,11 +32,29 @@ using namespace rope;
 
 namespace {
 
+/// Whether the C++ library loses the memory of a vector when the copy of an element fails in its constructor,
+/// as libc++ 14 and 15 do (llvm/llvm-project issue 58392).
+bool vectors_lose_memory() {
+  const std::vector<std::vector<double>> elements(1, std::vector<double>(8));
+  const long before = testing::held_bytes();
+  std::optional<std::vector<std::vector<double>>> copy;
+  testing::allow_allocations(1);
+  try {
+    copy.emplace(elements);
+  } catch (const std::bad_alloc&) {
+  }
+  testing::allow_allocations(-1);
+  REQUIRE_FALSE(copy.has_value());
+  return testing::held_bytes() != before;
+}
+
 /// Calls `call` until it has the memory it needs; `unchanged()` must hold whenever it had not.
 ///
-/// \return  how many times it failed
+/// \param copied  bytes of the smallest vector that the call copies, which the C++ library may lose, or 0
+/// \return        how many times it failed
 template <class Call, class Unchanged>
-long failures_of(const Call& call, const Unchanged& unchanged) {
+long failures_of(const Call& call, const Unchanged& unchanged, long copied = 0) {
+  const bool may_lose = copied > 0 && vectors_lose_memory();
   for (long allowed = 0;; ++allowed) {
     REQUIRE(allowed < 20000);
     release_scratch();
@@ -53,17 +71,18 @@ long failures_of(const Call& call, const Unchanged& unchanged) {
     release_scratch();
     const long left = testing::held_bytes() - before;
     CAPTURE(allowed);
-    REQUIRE(left == 0);
+    const bool lost_a_copy = may_lose && left >= copied;
+    if (!lost_a_copy) REQUIRE(left == 0);
     REQUIRE(unchanged());
   }
 }
 
 /// The same of what makes a value and changes nothing: `same(a, b)` compares the values of two calls.
 template <class Make, class Same>
-void check_making(const Make& make, const Same& same) {
+void check_making(const Make& make, const Same& same, long copied = 0) {
   const auto expected = make();  // the C++ library notes a thread's objects once
   std::optional<std::decay_t<decltype(make())>> made;
-  const long failures = failures_of([&] { made.emplace(make()); }, [&] { return !made.has_value(); });
+  const long failures = failures_of([&] { made.emplace(make()); }, [&] { return !made.has_value(); }, copied);
   CHECK(failures > 0);
   CHECK(same(*made, expected));
 }
@@ -259,6 +278,21 @@ long check_page_writes(const paged<C>& pages, Index newest, const Call& call) {
 }
 
 }  // namespace
+
+TEST_CASE("a vector that finds no memory for an element leaves nothing behind, but with libc++ 14 and 15",
+          "[noalloc]") {
+#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 16000
+  if (vectors_lose_memory())
+    WARN("libc++ "
+         << _LIBCPP_VERSION
+         << " loses the memory of a vector when the copy of an element fails: models may lose as much");
+#if _LIBCPP_VERSION < 15000
+  CHECK(vectors_lose_memory());
+#endif
+#else
+  CHECK_FALSE(vectors_lose_memory());
+#endif
+}
 
 TEST_CASE("schedules that find no memory leave nothing behind", "[noalloc]") {
   const std::vector<double> longer(8, 2.0), shorter(8, 1.0);
@@ -667,7 +701,8 @@ TEST_CASE("models that find no memory leave nothing behind", "[noalloc]") {
   check_making([&] { return model_tables<float>(model, 16); },
                [](const auto& a, const auto& b) {
                  return a.size() == b.size() && same_table(a.of_layer(0)->table(), b.of_layer(0)->table());
-               });
+               },
+               sizeof(std::string));  // a model has vectors of strings and of groups of layers
 #ifdef ROPE_TEST_HAS_JSON
   for (const char* name : {"llama_3_1_8b", "gemma_3_4b"}) {
     CAPTURE(name);
