@@ -3833,15 +3833,19 @@ Index checked_entries(Index rows, Index pairs) {
   return rows;
 }
 
-/// The attention_factor, if it is a normal number of S too, so that m cos neither overflows nor loses digits.
+/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
+/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
+///
+/// Throws:  std::invalid_argument
 template <class S>
 double checked_magnitude(double attention_factor) {
-  constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
-                 largest = static_cast<double>((std::numeric_limits<S>::max)());
-  if (attention_factor < smallest || attention_factor > largest)
+  using limits = std::numeric_limits<S>;
+  if (attention_factor < static_cast<double>((limits::min)()) ||
+      attention_factor > static_cast<double>((limits::max)()))
     ROPE_THROW(std::invalid_argument,
-               message("frequency_table: attention_factor must be in [", smallest, ", ", largest,
-                       "] for entries of this type, got ", attention_factor));
+               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                       "], the normal numbers of the type of its entries, got ", attention_factor));
   return attention_factor;
 }
 
@@ -3981,7 +3985,8 @@ class frequency_table {
   /// Positions 0 .. count - 1.
   ///
   /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
-  ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
+  ///          attention_factor is not in the normal range of S, [2^-126, 2^128) for float;
+  ///          std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& of, Count count)
       : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
@@ -4252,17 +4257,19 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 
-/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too.
+/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
+/// so m is at most 2^126 for float and 2^1022 for double.
 ///
 /// Throws:  std::invalid_argument
 template <class S>
 void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
-  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
-  if (table.attention_factor() > largest)
-    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
-                                              " for its inverse to be a number of the table's type, got ",
-                                              table.attention_factor()));
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
 }
 
 }  // namespace detail
@@ -8734,8 +8741,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest, largest], so that the pair and its
-/// inverse are normal numbers of S and the square of the radius is one of double.
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
+/// pair and its inverse are normal numbers of S and the square of the radius is one of double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 
@@ -8753,7 +8760,7 @@ struct given_entries {
   /// \param origin  what the table reports as pairs, inv_freq and attention_factor
   ///
   /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
-  ///          finite or the radius of a pair is out of range
+  ///          finite or the radius of a pair is not in [1 / largest_radius, largest_radius]
   template <class S, class WriteRow>
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
@@ -8773,10 +8780,10 @@ struct given_entries {
         constexpr double largest = largest_radius<S>;
         if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
-          ROPE_THROW(
-              std::invalid_argument,
-              message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
-                      ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
+          ROPE_THROW(std::invalid_argument,
+                     message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
+                             -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
+                             " and sin = ", s, " at row ", r, ", pair ", i));
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));

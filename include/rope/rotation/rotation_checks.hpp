@@ -85,17 +85,19 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 
-/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too.
+/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
+/// so m is at most 2^126 for float and 2^1022 for double.
 ///
 /// Throws:  std::invalid_argument
 template <class S>
 void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
-  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
-  if (table.attention_factor() > largest)
-    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
-                                              " for its inverse to be a number of the table's type, got ",
-                                              table.attention_factor()));
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
 }
 
 }  // namespace detail

@@ -105,8 +105,8 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
       if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
         ROPE_THROW(std::invalid_argument,
                    message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                           " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
-                           " at row ", r, ", pair ", i));
+                           ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ",
+                           square(r, i), " at row ", r, ", pair ", i));
   return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 

@@ -76,7 +76,8 @@ class frequency_table {
   /// Positions 0 .. count - 1.
   ///
   /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
-  ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
+  ///          attention_factor is not in the normal range of S, [2^-126, 2^128) for float;
+  ///          std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& of, Count count)
       : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}

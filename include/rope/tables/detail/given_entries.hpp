@@ -25,8 +25,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest, largest], so that the pair and its
-/// inverse are normal numbers of S and the square of the radius is one of double.
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
+/// pair and its inverse are normal numbers of S and the square of the radius is one of double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 
@@ -44,7 +44,7 @@ struct given_entries {
   /// \param origin  what the table reports as pairs, inv_freq and attention_factor
   ///
   /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
-  ///          finite or the radius of a pair is out of range
+  ///          finite or the radius of a pair is not in [1 / largest_radius, largest_radius]
   template <class S, class WriteRow>
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
@@ -64,10 +64,10 @@ struct given_entries {
         constexpr double largest = largest_radius<S>;
         if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
-          ROPE_THROW(
-              std::invalid_argument,
-              message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
-                      ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
+          ROPE_THROW(std::invalid_argument,
+                     message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
+                             -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
+                             " and sin = ", s, " at row ", r, ", pair ", i));
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));

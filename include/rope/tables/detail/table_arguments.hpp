@@ -83,15 +83,19 @@ Index checked_entries(Index rows, Index pairs) {
   return rows;
 }
 
-/// The attention_factor, if it is a normal number of S too, so that m cos neither overflows nor loses digits.
+/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
+/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
+///
+/// Throws:  std::invalid_argument
 template <class S>
 double checked_magnitude(double attention_factor) {
-  constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
-                 largest = static_cast<double>((std::numeric_limits<S>::max)());
-  if (attention_factor < smallest || attention_factor > largest)
+  using limits = std::numeric_limits<S>;
+  if (attention_factor < static_cast<double>((limits::min)()) ||
+      attention_factor > static_cast<double>((limits::max)()))
     ROPE_THROW(std::invalid_argument,
-               message("frequency_table: attention_factor must be in [", smallest, ", ", largest,
-                       "] for entries of this type, got ", attention_factor));
+               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                       "], the normal numbers of the type of its entries, got ", attention_factor));
   return attention_factor;
 }
 
