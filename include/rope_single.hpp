@@ -15974,19 +15974,20 @@ class turn_between_axes {
 #include <span>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
-#define ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+#ifndef ROPE_CACHE_CACHE_SHAPE_HPP
+#define ROPE_CACHE_CACHE_SHAPE_HPP
 
 
-/// What every cache says of the heads that it holds.
+/// What kv_cache and ring_cache say of the heads that they hold.
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
 
-/// The extents of a cache, as a base of its class.
+/// The extents of kv_cache and ring_cache, whose base it is.
 ///
-/// \tparam Cache  the derived class, whose memory() is a cache_memory
+///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
+///
+/// \tparam Cache  the class that derives from this one
 template <class Cache>
 class cache_shape {
  public:
@@ -16005,11 +16006,41 @@ class cache_shape {
   const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
 };
 
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_CACHE_SHAPE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
+#define ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
+
+
+/// Functions that caches share, under the names that their users call them by.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What messages call a cache and its functions.
+struct cache_names {
+  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
+      *reorder, *keys, *values;
+};
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+/// A macro, because literals alone are joined.
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
+  {                                                                                                      \
+    .cache = name, .size = name "::size", .positions = name "::positions",                               \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
+    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                   \
+    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values"                        \
+  }
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
@@ -17715,6 +17746,184 @@ class stored_tokens {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_GROWING_CACHE_HPP
+#define ROPE_CACHE_GROWING_CACHE_HPP
+
+#include <cstdint>
+#include <span>
+
+
+/// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One growing sequence per row of the batch: the functions that kv_cache and latent_cache share, whose base
+/// it is. What turns of a stored key in a latent_cache is its rotated part; latents keep their bits.
+///
+///     cache.truncate(5, batch_row{2});
+///
+/// \tparam Cache  the class that derives from this one
+/// \tparam T      a channel type, as there
+/// \tparam place  where values are
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was. Empty once it was moved from.
+template <class Cache, class T, detail::value_place place>
+class growing_cache {
+ public:
+  using value_type = T;  // a channel as it is stored
+
+  /// Tokens that can be stored per row.
+  Index capacity() const { return tokens_.memory().slot_count(); }
+  /// Whether keys are stored rotated or raw.
+  key_storage storage() const { return tokens_.storage(); }
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  Index size() const { return rows().common_size(Cache::names.size); }
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
+  Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
+  /// std::invalid_argument if they have coordinates
+  std::span<const std::int64_t> positions(Index b) const {
+    return tokens_.positions(Cache::names.positions, b);
+  }
+  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
+  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
+  /// a row is not an integer
+  std::span<const std::int64_t> next_positions() const {
+    return tokens_.next_positions(Cache::names.next_positions);
+  }
+  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
+  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
+  std::span<const Index> query_counts(Index queries) const {
+    return rows().newest().counts("attention", queries);
+  }
+  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
+  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
+
+  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
+  /// like this one.  Throws: std::invalid_argument if not
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
+    tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
+  }
+
+  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
+  /// difference of the two angles at each position.
+  ///
+  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+  ///
+  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
+  ///            tables are of the same pairs, over a range of positions, with exact angles
+  /// Accuracy:  that of one more rotation
+  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
+  template <class Layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
+    tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
+                                    placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
+  }
+
+  /// Forgets every token from `size` on: the rollback of speculative decoding.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
+  ///          rows differ in size. The same holds for the functions below
+  void truncate(Index size, batch_row row = every_row) { tokens_.truncate(Cache::names.truncate, size, row); }
+
+  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
+  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
+  /// llama_memory_seq_add):
+  ///
+  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
+  ///
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
+  /// Cost:    one pass over the tokens behind
+  void remove(Index first, Index count, batch_row row = every_row) {
+    tokens_.remove(Cache::names.remove, first, count, row);
+  }
+
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
+  ///
+  /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
+    tokens_.shift(Cache::names.shift, first, count, delta, row);
+  }
+
+  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
+  ///
+  ///     k' = R(delta) k,  without the attention_factor, which k has already
+  ///
+  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
+  ///            the table has exact angles. A schedule that depends on length has another table at another
+  ///            length, and is refused with it
+  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  /// Cost:      one pass over the keys of these tokens
+  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+  template <class Layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
+    tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+                                   placed(Cache::names.shift, table), row);
+  }
+
+  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
+  ///
+  ///     cache.copy_row(0, 2);
+  ///
+  /// Throws:  std::out_of_range if there is no such row
+  void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
+
+  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
+  /// more than once and others end.
+  ///
+  ///     const int parents[] = {1, 1, 0};
+  ///     cache.reorder(parents);
+  ///
+  /// \param rows  any integers, [batch]
+  ///
+  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+  /// Cost:    one copy, or one swap, of every row that changes
+  void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
+
+  /// Forgets every token; the capacity stays.
+  void clear() { tokens_.clear(); }
+
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. Of a latent_cache,
+  /// latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
+  /// std::invalid_argument if rows differ in size
+  detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. Of a latent_cache,
+  /// the latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
+  detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
+  /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
+  /// values() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  detail::stored_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
+
+ private:
+  friend Cache;
+  template <class... Shape>
+  explicit growing_cache(Index batch, const Shape&... shape) : tokens_(Cache::names.cache, batch, shape...) {}
+  growing_cache(const growing_cache&) = default;
+  growing_cache(growing_cache&&) = default;
+  growing_cache& operator=(const growing_cache& other) {
+    return *this = growing_cache(other);  // all or nothing
+  }
+  growing_cache& operator=(growing_cache&&) = default;
+
+  const detail::cache_rows& rows() const { return tokens_.rows(); }
+  /// A table where a key that is stored has the channels that turn.  Throws: std::invalid_argument
+  template <class Table>
+  auto placed(const char* function, const Table& table) const {
+    return static_cast<const Cache&>(*this).placed(function, table);
+  }
+
+  detail::stored_tokens<T, place> tokens_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_GROWING_CACHE_HPP
 
 /// The keys and values of the tokens a decoder has already seen.
 
@@ -17730,7 +17939,8 @@ inline namespace ROPE_ABI {
 /// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries. A token's
 /// position is one more than the largest in its row, 0 in an empty row, unless `append_at` names another;
 /// `shift` changes it. Tokens of images have several coordinates: token_axes, in policy.hpp. Memory is
-/// [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous.
+/// [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous. What it says of stored
+/// tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, rebase, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: what
 ///            `quantize` makes of float or 16-bit ones, with keys() and values() of quantized_view; queries
@@ -17739,50 +17949,27 @@ inline namespace ROPE_ABI {
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
 template <class T>
-class kv_cache : public detail::cache_shape<kv_cache<T>> {
+class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
+                 public cache_shape<kv_cache<T>> {
+  using base = growing_cache<kv_cache<T>, T, detail::value_place::own>;
+
  public:
-  using value_type = T;  // a channel as it is stored
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
-      : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
-                storage) {}
+      : base(batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim, storage) {}
 
   /// A cache of tokens with several coordinates.  Throws: as above
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
-      : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
-                storage, axes) {}
+      : base(batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim, storage, axes) {}
 
-  kv_cache(const kv_cache&) = default;
-  kv_cache(kv_cache&&) = default;
-  kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
-  kv_cache& operator=(kv_cache&&) = default;
-  /// Tokens that can be stored per row.
-  Index capacity() const { return memory().slot_count(); }
-  /// Whether keys are stored rotated or raw.
-  key_storage storage() const { return tokens_.storage(); }
-  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
-  Index size() const { return rows().common_size("kv_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
-  Index size(Index b) const { return rows().size(rows().checked("kv_cache::size", b)); }
-  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
-  /// std::invalid_argument if they have coordinates
-  std::span<const std::int64_t> positions(Index b) const {
-    return tokens_.positions("kv_cache::positions", b);
-  }
   /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
   /// valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> order(Index b) const {
     return rows().positions(rows().checked("kv_cache::order", b));
-  }
-  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
-  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
-  /// a row is not an integer
-  std::span<const std::int64_t> next_positions() const {
-    return tokens_.next_positions("kv_cache::next_positions");
   }
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
@@ -17799,14 +17986,6 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
   }
-  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
-  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
-  std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
-  }
-  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
-
   /// Copies new tokens behind the stored ones.
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
@@ -17888,106 +18067,17 @@ class kv_cache : public detail::cache_shape<kv_cache<T>> {
   ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
 
-  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
-  /// like this one.  Throws: std::invalid_argument if not
-  template <class Layout, rotation_table Table>
-  void check_table(const Table& table) const {
-    tokens_.template check_table<Layout>("kv_cache", detail::placed(table));
-  }
-
-  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
-  /// difference of the two angles at each position.
-  ///
-  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
-  ///
-  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  ///            tables are of the same pairs, over a range of positions, with exact angles
-  /// Accuracy:  that of one more rotation
-  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
-  template <class Layout, rotation_table From, rotation_table To>
-  void rebase(const From& from, const To& to) {
-    tokens_.template rebase<Layout>("kv_cache", "kv_cache::rebase", detail::placed(from), detail::placed(to));
-  }
-
-  /// Forgets every token from `size` on: the rollback of speculative decoding.
-  ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
-  ///          rows differ in size. The same holds for the functions below
-  void truncate(Index size, batch_row row = every_row) { tokens_.truncate("kv_cache::truncate", size, row); }
-
-  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
-  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
-  /// llama_memory_seq_add):
-  ///
-  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
-  ///
-  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
-  /// Cost:    one pass over the tokens behind
-  void remove(Index first, Index count, batch_row row = every_row) {
-    tokens_.remove("kv_cache::remove", first, count, row);
-  }
-
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
-  ///
-  /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
-  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
-    tokens_.shift("kv_cache::shift", first, count, delta, row);
-  }
-
-  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
-  ///
-  ///     k' = R(delta) k,  without the attention_factor, which k has already
-  ///
-  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. A schedule that depends on length has another table at another
-  ///            length, and is refused with it
-  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
-  /// Cost:      one pass over the keys of these tokens
-  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
-  template <class Layout, rotation_table Table>
-  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    tokens_.template shift<Layout>("kv_cache", "kv_cache::shift", first, count, delta, detail::placed(table),
-                                   row);
-  }
-
-  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
-  ///
-  ///     cache.copy_row(0, 2);
-  ///
-  /// Throws:  std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row("kv_cache::copy_row", from, to); }
-
-  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
-  /// more than once and others end.
-  ///
-  ///     const int parents[] = {1, 1, 0};
-  ///     cache.reorder(parents);
-  ///
-  /// \param rows  any integers, [batch]
-  ///
-  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-  /// Cost:    one copy, or one swap, of every row that changes
-  void reorder(const detail::row_list& rows) { tokens_.reorder("kv_cache::reorder", rows); }
-
-  /// Forgets every token; the capacity stays.
-  void clear() { tokens_.clear(); }
-
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.  Throws:
-  /// std::invalid_argument if rows differ in size
-  detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
-  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
-  detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }
-  /// The keys of row b, [1, size(b), kv_heads, head_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
-  /// The values of row b, [1, size(b), kv_heads, value_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
-
  private:
-  friend class detail::cache_shape<kv_cache<T>>;
+  friend base;
+  friend class cache_shape<kv_cache<T>>;
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("kv_cache");
+  using base::rows;
+  using base::tokens_;
   const auto& memory() const { return tokens_.memory(); }
-  const detail::cache_rows& rows() const { return tokens_.rows(); }
-
-  detail::stored_tokens<T, detail::value_place::own> tokens_;
+  template <class Table>
+  auto placed(const char* /*function*/, const Table& table) const {
+    return detail::placed(table);
+  }
 };
 
 }  // namespace ROPE_ABI
@@ -18065,7 +18155,8 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 ///
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
-/// A table given to the functions below turns the rotated part; it may be placed at latent_dim as well.
+/// A table given to its functions turns the rotated part; it may be placed at latent_dim as well. What it
+/// says of stored tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
 ///
@@ -18073,22 +18164,14 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
 /// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
 template <class T>
-class latent_cache {
- public:
-  using value_type = T;  // a channel as it is stored
+class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
+  using base = growing_cache<latent_cache<T>, T, detail::value_place::in_keys>;
 
+ public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
                key_storage storage = key_storage::rotated)
-      : tokens_("latent_cache", batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim,
-                storage) {}
-
-  latent_cache(const latent_cache&) = default;
-  latent_cache(latent_cache&&) = default;
-  latent_cache& operator=(const latent_cache& other) {
-    return *this = latent_cache(other);  // all or nothing
-  }
-  latent_cache& operator=(latent_cache&&) = default;
+      : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
 
   /// Rows of the batch.
   Index batch() const { return tokens_.memory().batch(); }
@@ -18096,27 +18179,6 @@ class latent_cache {
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Tokens that can be stored per row.
-  Index capacity() const { return tokens_.memory().slot_count(); }
-  /// Whether the parts are stored rotated or raw.
-  key_storage storage() const { return tokens_.storage(); }
-  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
-  Index size() const { return rows().common_size("latent_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
-  Index size(Index b) const { return rows().size(rows().checked("latent_cache::size", b)); }
-  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
-  std::span<const std::int64_t> positions(Index b) const {
-    return rows().positions(rows().checked("latent_cache::positions", b));
-  }
-  /// The position that the next token of each row gets, [batch]; valid until the cache changes.
-  std::span<const std::int64_t> next_positions() const { return rows().next(); }
-  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
-  std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
-  }
-  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
-
   /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
   /// those that the cache has rotated.
   ///
@@ -18183,88 +18245,14 @@ class latent_cache {
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
 
-  /// Checks that the table turns rotary_dim channels, and that the stored parts, unless they are raw, were
-  /// rotated in this layout by a table that rotates like it.
-  ///
-  /// Throws:  std::invalid_argument if not
-  template <class Layout, rotation_table Table>
-  void check_table(const Table& table) const {
-    tokens_.template check_table<Layout>("latent_cache", placed("latent_cache", table));
-  }
-
-  /// Turns the rotated parts from the angles of one table to those of another, as in kv_cache.
-  ///
-  /// Throws:    std::invalid_argument unless the parts were appended with `from` and this layout, and both
-  ///            tables are of rotary_dim, over a range of positions, with exact angles
-  /// Accuracy:  that of one more rotation; latents keep their bits
-  /// Cost:      one pass over the rotated parts, and a row of cos and sin per position
-  template <class Layout, rotation_table From, rotation_table To>
-  void rebase(const From& from, const To& to) {
-    tokens_.template rebase<Layout>("latent_cache", "latent_cache::rebase",
-                                    placed("latent_cache::rebase", from), placed("latent_cache::rebase", to));
-  }
-
-  /// Forgets every token from `size` on.
-  ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
-  ///          rows differ in size. The same holds for the functions below
-  void truncate(Index size, batch_row row = every_row) {
-    tokens_.truncate("latent_cache::truncate", size, row);
-  }
-
-  /// Forgets tokens [first, first + count); the later ones move up and keep their positions.
-  ///
-  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
-  void remove(Index first, Index count, batch_row row = every_row) {
-    tokens_.remove("latent_cache::remove", first, count, row);
-  }
-
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw parts: exact.
-  ///
-  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
-  ///          if the cache stores rotated parts
-  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
-    tokens_.shift("latent_cache::shift", first, count, delta, row);
-  }
-  /// The same for rotated parts, which turn by the exact angle of `delta`; latents keep their bits.
-  ///
-  /// Throws:    as above; std::invalid_argument unless the parts were appended with this layout and table,
-  ///            and the table has exact angles
-  /// Accuracy:  that of one more rotation every time
-  template <class Layout, rotation_table Table>
-  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    tokens_.template shift<Layout>("latent_cache", "latent_cache::shift", first, count, delta,
-                                   placed("latent_cache::shift", table), row);
-  }
-
-  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
-  /// Makes every row b what row rows[b] was, as in kv_cache.
-  ///
-  /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
-  void reorder(const detail::row_list& rows) { tokens_.reorder("latent_cache::reorder", rows); }
-
-  /// Forgets every token; the capacity stays.
-  void clear() { tokens_.clear(); }
-
-  /// Latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim]; valid while the
-  /// cache lives.  Throws: std::invalid_argument if rows differ in size
-  head_view<const T> keys() const { return tokens_.keys("latent_cache::keys"); }
-  /// The latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
-  head_view<const T> values() const { return tokens_.values("latent_cache::values"); }
-  /// keys() of row b, [1, size(b), 1, latent_dim + rotary_dim].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return tokens_.keys("latent_cache::keys", b); }
-  /// values() of row b, [1, size(b), 1, latent_dim].  Throws: std::out_of_range
-  head_view<const T> values(Index b) const { return tokens_.values("latent_cache::values", b); }
-
  private:
-  const detail::cache_rows& rows() const { return tokens_.rows(); }
+  friend base;
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
+  using base::tokens_;
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return detail::behind_latent(function, table, latent_dim(), rotary_dim());
   }
-
-  detail::stored_tokens<T, detail::value_place::in_keys> tokens_;
 };
 
 }  // namespace ROPE_ABI
@@ -18562,7 +18550,7 @@ inline namespace ROPE_ABI {
 ///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
 ///            is empty then.
 template <class T>
-class ring_cache : public detail::cache_shape<ring_cache<T>> {
+class ring_cache : public cache_shape<ring_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
   /// What `positions` shows for a slot whose token was rolled back: after every query.
@@ -18741,7 +18729,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   }
 
  private:
-  friend class detail::cache_shape<ring_cache<T>>;
+  friend class cache_shape<ring_cache<T>>;
   const detail::cache_memory<T>& memory() const { return memory_; }
   bool on_axes() const { return axes() > 0; }
   template <class Layout, class S>

@@ -7,7 +7,9 @@
 #include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
 
 #include <rope/cache/attention.hpp>
+#include <rope/cache/cache_shape.hpp>
 #include <rope/cache/describe.hpp>
+#include <rope/cache/growing_cache.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
 #include <rope/cache/page_attention.hpp>

@@ -7,9 +7,11 @@
 #include <span>
 
 #include <rope/base/message.hpp>
+#include <rope/cache/detail/cache_names.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
+#include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -81,7 +83,8 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 ///
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
-/// A table given to the functions below turns the rotated part; it may be placed at latent_dim as well.
+/// A table given to its functions turns the rotated part; it may be placed at latent_dim as well. What it
+/// says of stored tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
 ///
@@ -89,22 +92,14 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
 /// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
 template <class T>
-class latent_cache {
- public:
-  using value_type = T;  // a channel as it is stored
+class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
+  using base = growing_cache<latent_cache<T>, T, detail::value_place::in_keys>;
 
+ public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
                key_storage storage = key_storage::rotated)
-      : tokens_("latent_cache", batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim,
-                storage) {}
-
-  latent_cache(const latent_cache&) = default;
-  latent_cache(latent_cache&&) = default;
-  latent_cache& operator=(const latent_cache& other) {
-    return *this = latent_cache(other);  // all or nothing
-  }
-  latent_cache& operator=(latent_cache&&) = default;
+      : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
 
   /// Rows of the batch.
   Index batch() const { return tokens_.memory().batch(); }
@@ -112,27 +107,6 @@ class latent_cache {
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Tokens that can be stored per row.
-  Index capacity() const { return tokens_.memory().slot_count(); }
-  /// Whether the parts are stored rotated or raw.
-  key_storage storage() const { return tokens_.storage(); }
-  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
-  Index size() const { return rows().common_size("latent_cache::size"); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
-  Index size(Index b) const { return rows().size(rows().checked("latent_cache::size", b)); }
-  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
-  std::span<const std::int64_t> positions(Index b) const {
-    return rows().positions(rows().checked("latent_cache::positions", b));
-  }
-  /// The position that the next token of each row gets, [batch]; valid until the cache changes.
-  std::span<const std::int64_t> next_positions() const { return rows().next(); }
-  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
-  std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
-  }
-  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
-
   /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
   /// those that the cache has rotated.
   ///
@@ -199,88 +173,14 @@ class latent_cache {
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
 
-  /// Checks that the table turns rotary_dim channels, and that the stored parts, unless they are raw, were
-  /// rotated in this layout by a table that rotates like it.
-  ///
-  /// Throws:  std::invalid_argument if not
-  template <class Layout, rotation_table Table>
-  void check_table(const Table& table) const {
-    tokens_.template check_table<Layout>("latent_cache", placed("latent_cache", table));
-  }
-
-  /// Turns the rotated parts from the angles of one table to those of another, as in kv_cache.
-  ///
-  /// Throws:    std::invalid_argument unless the parts were appended with `from` and this layout, and both
-  ///            tables are of rotary_dim, over a range of positions, with exact angles
-  /// Accuracy:  that of one more rotation; latents keep their bits
-  /// Cost:      one pass over the rotated parts, and a row of cos and sin per position
-  template <class Layout, rotation_table From, rotation_table To>
-  void rebase(const From& from, const To& to) {
-    tokens_.template rebase<Layout>("latent_cache", "latent_cache::rebase",
-                                    placed("latent_cache::rebase", from), placed("latent_cache::rebase", to));
-  }
-
-  /// Forgets every token from `size` on.
-  ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
-  ///          rows differ in size. The same holds for the functions below
-  void truncate(Index size, batch_row row = every_row) {
-    tokens_.truncate("latent_cache::truncate", size, row);
-  }
-
-  /// Forgets tokens [first, first + count); the later ones move up and keep their positions.
-  ///
-  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
-  void remove(Index first, Index count, batch_row row = every_row) {
-    tokens_.remove("latent_cache::remove", first, count, row);
-  }
-
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw parts: exact.
-  ///
-  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
-  ///          if the cache stores rotated parts
-  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
-    tokens_.shift("latent_cache::shift", first, count, delta, row);
-  }
-  /// The same for rotated parts, which turn by the exact angle of `delta`; latents keep their bits.
-  ///
-  /// Throws:    as above; std::invalid_argument unless the parts were appended with this layout and table,
-  ///            and the table has exact angles
-  /// Accuracy:  that of one more rotation every time
-  template <class Layout, rotation_table Table>
-  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    tokens_.template shift<Layout>("latent_cache", "latent_cache::shift", first, count, delta,
-                                   placed("latent_cache::shift", table), row);
-  }
-
-  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
-  /// Makes every row b what row rows[b] was, as in kv_cache.
-  ///
-  /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
-  void reorder(const detail::row_list& rows) { tokens_.reorder("latent_cache::reorder", rows); }
-
-  /// Forgets every token; the capacity stays.
-  void clear() { tokens_.clear(); }
-
-  /// Latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim]; valid while the
-  /// cache lives.  Throws: std::invalid_argument if rows differ in size
-  head_view<const T> keys() const { return tokens_.keys("latent_cache::keys"); }
-  /// The latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
-  head_view<const T> values() const { return tokens_.values("latent_cache::values"); }
-  /// keys() of row b, [1, size(b), 1, latent_dim + rotary_dim].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return tokens_.keys("latent_cache::keys", b); }
-  /// values() of row b, [1, size(b), 1, latent_dim].  Throws: std::out_of_range
-  head_view<const T> values(Index b) const { return tokens_.values("latent_cache::values", b); }
-
  private:
-  const detail::cache_rows& rows() const { return tokens_.rows(); }
+  friend base;
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
+  using base::tokens_;
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return detail::behind_latent(function, table, latent_dim(), rotary_dim());
   }
-
-  detail::stored_tokens<T, detail::value_place::in_keys> tokens_;
 };
 
 }  // namespace ROPE_ABI

@@ -6,10 +6,10 @@
 #include <span>
 
 #include <rope/base/owned_array.hpp>
+#include <rope/cache/cache_shape.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
-#include <rope/cache/detail/cache_shape.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
@@ -51,7 +51,7 @@ inline namespace ROPE_ABI {
 ///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
 ///            is empty then.
 template <class T>
-class ring_cache : public detail::cache_shape<ring_cache<T>> {
+class ring_cache : public cache_shape<ring_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
   /// What `positions` shows for a slot whose token was rolled back: after every query.
@@ -230,7 +230,7 @@ class ring_cache : public detail::cache_shape<ring_cache<T>> {
   }
 
  private:
-  friend class detail::cache_shape<ring_cache<T>>;
+  friend class cache_shape<ring_cache<T>>;
   const detail::cache_memory<T>& memory() const { return memory_; }
   bool on_axes() const { return axes() > 0; }
   template <class Layout, class S>

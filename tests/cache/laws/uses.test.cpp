@@ -44,6 +44,8 @@ TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   cache.append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
   CHECK(*out.at(0, 0, 0) == 1);
+  const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
+  CHECK(channels == 32);
 
   const int ids[] = {7, 8};
   cache.append_at<Layout>(k, v, table, ids);

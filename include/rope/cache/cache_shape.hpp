@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
-#define ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+#ifndef ROPE_CACHE_CACHE_SHAPE_HPP
+#define ROPE_CACHE_CACHE_SHAPE_HPP
 
 #include <rope/config.hpp>
 
-/// What every cache says of the heads that it holds.
+/// What kv_cache and ring_cache say of the heads that they hold.
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
 
-/// The extents of a cache, as a base of its class.
+/// The extents of kv_cache and ring_cache, whose base it is.
 ///
-/// \tparam Cache  the derived class, whose memory() is a cache_memory
+///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
+///
+/// \tparam Cache  the class that derives from this one
 template <class Cache>
 class cache_shape {
  public:
@@ -31,8 +32,7 @@ class cache_shape {
   const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
 };
 
-}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_CACHE_DETAIL_CACHE_SHAPE_HPP
+#endif  // ROPE_CACHE_CACHE_SHAPE_HPP

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_GROWING_CACHE_HPP
+#define ROPE_CACHE_GROWING_CACHE_HPP
+
+#include <cstdint>
+#include <span>
+
+#include <rope/cache/detail/cache_names.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/stored_tokens.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/quantized_view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One growing sequence per row of the batch: the functions that kv_cache and latent_cache share, whose base
+/// it is. What turns of a stored key in a latent_cache is its rotated part; latents keep their bits.
+///
+///     cache.truncate(5, batch_row{2});
+///
+/// \tparam Cache  the class that derives from this one
+/// \tparam T      a channel type, as there
+/// \tparam place  where values are
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was. Empty once it was moved from.
+template <class Cache, class T, detail::value_place place>
+class growing_cache {
+ public:
+  using value_type = T;  // a channel as it is stored
+
+  /// Tokens that can be stored per row.
+  Index capacity() const { return tokens_.memory().slot_count(); }
+  /// Whether keys are stored rotated or raw.
+  key_storage storage() const { return tokens_.storage(); }
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  Index size() const { return rows().common_size(Cache::names.size); }
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
+  Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
+  /// std::invalid_argument if they have coordinates
+  std::span<const std::int64_t> positions(Index b) const {
+    return tokens_.positions(Cache::names.positions, b);
+  }
+  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
+  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
+  /// a row is not an integer
+  std::span<const std::int64_t> next_positions() const {
+    return tokens_.next_positions(Cache::names.next_positions);
+  }
+  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
+  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
+  std::span<const Index> query_counts(Index queries) const {
+    return rows().newest().counts("attention", queries);
+  }
+  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
+  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
+
+  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
+  /// like this one.  Throws: std::invalid_argument if not
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
+    tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
+  }
+
+  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
+  /// difference of the two angles at each position.
+  ///
+  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+  ///
+  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
+  ///            tables are of the same pairs, over a range of positions, with exact angles
+  /// Accuracy:  that of one more rotation
+  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
+  template <class Layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
+    tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
+                                    placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
+  }
+
+  /// Forgets every token from `size` on: the rollback of speculative decoding.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
+  ///          rows differ in size. The same holds for the functions below
+  void truncate(Index size, batch_row row = every_row) { tokens_.truncate(Cache::names.truncate, size, row); }
+
+  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
+  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
+  /// llama_memory_seq_add):
+  ///
+  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
+  ///
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
+  /// Cost:    one pass over the tokens behind
+  void remove(Index first, Index count, batch_row row = every_row) {
+    tokens_.remove(Cache::names.remove, first, count, row);
+  }
+
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
+  ///
+  /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
+    tokens_.shift(Cache::names.shift, first, count, delta, row);
+  }
+
+  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
+  ///
+  ///     k' = R(delta) k,  without the attention_factor, which k has already
+  ///
+  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
+  ///            the table has exact angles. A schedule that depends on length has another table at another
+  ///            length, and is refused with it
+  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  /// Cost:      one pass over the keys of these tokens
+  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+  template <class Layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
+    tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+                                   placed(Cache::names.shift, table), row);
+  }
+
+  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
+  ///
+  ///     cache.copy_row(0, 2);
+  ///
+  /// Throws:  std::out_of_range if there is no such row
+  void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
+
+  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
+  /// more than once and others end.
+  ///
+  ///     const int parents[] = {1, 1, 0};
+  ///     cache.reorder(parents);
+  ///
+  /// \param rows  any integers, [batch]
+  ///
+  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+  /// Cost:    one copy, or one swap, of every row that changes
+  void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
+
+  /// Forgets every token; the capacity stays.
+  void clear() { tokens_.clear(); }
+
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. Of a latent_cache,
+  /// latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
+  /// std::invalid_argument if rows differ in size
+  detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. Of a latent_cache,
+  /// the latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
+  detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
+  /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
+  /// values() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  detail::stored_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
+
+ private:
+  friend Cache;
+  template <class... Shape>
+  explicit growing_cache(Index batch, const Shape&... shape) : tokens_(Cache::names.cache, batch, shape...) {}
+  growing_cache(const growing_cache&) = default;
+  growing_cache(growing_cache&&) = default;
+  growing_cache& operator=(const growing_cache& other) {
+    return *this = growing_cache(other);  // all or nothing
+  }
+  growing_cache& operator=(growing_cache&&) = default;
+
+  const detail::cache_rows& rows() const { return tokens_.rows(); }
+  /// A table where a key that is stored has the channels that turn.  Throws: std::invalid_argument
+  template <class Table>
+  auto placed(const char* function, const Table& table) const {
+    return static_cast<const Cache&>(*this).placed(function, table);
+  }
+
+  detail::stored_tokens<T, place> tokens_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_GROWING_CACHE_HPP

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include <rope/cache/growing_cache.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/tables/table.hpp>
+
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using rope::Index;
+using testing::throws_saying;
+
+namespace {
+
+constexpr Index batch = 3, capacity = 8, dim = 4;
+
+/// Token t of row b is 100 b + t in every channel.
+rope::head_view<float> numbered(std::vector<float>& memory, Index tokens) {
+  memory.resize(static_cast<std::size_t>(batch * tokens * dim));
+  const auto x = rope::bshd(memory.data(), batch, tokens, 1, dim);
+  for (Index b = 0; b < batch; ++b)
+    for (Index t = 0; t < tokens; ++t)
+      for (Index c = 0; c < dim; ++c) x.at(b, t, 0)[c] = static_cast<float>(100 * b + t);
+  return x;
+}
+
+template <class Cache>
+Cache empty_cache(rope::key_storage storage) {
+  if constexpr (std::is_same_v<Cache, rope::kv_cache<float>>)
+    return Cache(batch, capacity, 1, dim, dim, storage);
+  else
+    return Cache(batch, capacity, dim, dim, storage);
+}
+
+template <class Cache>
+const char* name_of = std::is_same_v<Cache, rope::kv_cache<float>> ? "rope::kv_cache" : "rope::latent_cache";
+
+std::vector<std::int64_t> list(std::span<const std::int64_t> x) { return {x.begin(), x.end()}; }
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("every cache of growing sequences forgets, moves and copies tokens in the same way",
+                   "[cache][growing_cache]", rope::kv_cache<float>, rope::latent_cache<float>) {
+  std::vector<float> memory;
+  const auto x = numbered(memory, 6);
+  auto cache = empty_cache<TestType>(rope::key_storage::raw);
+  CHECK(cache.capacity() == capacity);
+  CHECK(cache.storage() == rope::key_storage::raw);
+  cache.append(x, x);
+  CHECK(cache.size() == 6);
+
+  cache.truncate(5);
+  cache.remove(1, 2, rope::batch_row{2});
+  CHECK(cache.size(0) == 5);
+  CHECK(list(cache.positions(2)) == std::vector<std::int64_t>{0, 3, 4});
+  cache.shift(1, 2, -2, rope::batch_row{2});
+  CHECK(list(cache.positions(2)) == std::vector<std::int64_t>{0, 1, 2});
+  CHECK(list(cache.next_positions()) == std::vector<std::int64_t>{5, 5, 3});
+  CHECK(*cache.keys(2).at(0, 1, 0) == 203);
+  CHECK(cache.ordered(2).counted == 3);
+
+  const TestType before = cache;
+  const int rows[] = {2, 0, 1};
+  cache.reorder(rows);
+  cache.copy_row(0, 1);
+  CHECK(cache.size(1) == 3);
+  CHECK(*cache.values(1).at(0, 2, 0) == 204);
+  CHECK(*cache.values(2).at(0, 4, 0) == 104);
+
+  cache = before;
+  CHECK(list(cache.next_positions()) == std::vector<std::int64_t>{5, 5, 3});
+  TestType moved = std::move(cache);
+  CHECK(moved.size(0) == 5);
+  moved.clear();
+  CHECK(moved.size() == 0);
+  CHECK(before.size(1) == 5);
+}
+
+TEMPLATE_TEST_CASE("the messages of a cache name the class of the cache and its function",
+                   "[cache][growing_cache]", rope::kv_cache<float>, rope::latent_cache<float>) {
+  std::vector<float> memory;
+  const auto x = numbered(memory, 2);
+  auto cache = empty_cache<TestType>(rope::key_storage::rotated);
+  const rope::frequency_table<float> table(rope::frequencies(dim), 8), other(rope::frequencies(dim, 5e5), 8);
+  const int counts[] = {2, 1, 2};
+  cache.template append<rope::half_split>(x, x, table, counts);
+  const auto says = [](const char* function, const auto& call) {
+    return throws_saying<std::exception>(call, std::string(name_of<TestType>) + function + ":");
+  };
+  CHECK(says("::size", [&] { cache.size(); }));
+  CHECK(says("::size", [&] { cache.size(3); }));
+  CHECK(says("::positions", [&] { cache.positions(-1); }));
+  CHECK(says("::truncate", [&] { cache.truncate(3, rope::batch_row{0}); }));
+  CHECK(says("::remove", [&] { cache.remove(0, 3, rope::batch_row{0}); }));
+  CHECK(says("::shift", [&] { cache.shift(0, 1, 1); }));
+  CHECK(says("::shift", [&] { cache.template shift<rope::half_split>(0, 3, 1, table, rope::batch_row{0}); }));
+  CHECK(says("::copy_row", [&] { cache.copy_row(0, 3); }));
+  CHECK(says("::reorder", [&] { cache.reorder(std::vector<int>{0, 1, 3}); }));
+  CHECK(says("::keys", [&] { cache.keys(); }));
+  CHECK(says("::keys", [&] { cache.keys(3); }));
+  CHECK(says("::values", [&] { cache.values(); }));
+  CHECK(says("::values", [&] { cache.values(3); }));
+  CHECK(says("", [&] { cache.template check_table<rope::half_split>(other); }));
+  const auto no_positions = rope::frequency_table<float>(rope::frequencies(dim), Eigen::ArrayXd::Zero(8));
+  CHECK(says("::rebase", [&] { cache.template rebase<rope::half_split>(table, no_positions); }));
+}
