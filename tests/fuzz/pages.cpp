@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// An engine with a pool of pages and sequences that grow, shrink, share prefixes and part again, against a list of tokens for
-// each sequence. What no sequence holds is poisoned; every call that comments say throws is made too, and changes nothing.
+// An engine with a pool of pages and sequences that grow, shrink, share prefixes and part again, against a
+// list of tokens for each sequence. What no sequence holds is poisoned; every call that comments say throws
+// is made too, and changes nothing.
 #include <rope/cache/page_attention.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/cache/page_writes.hpp>
@@ -9,48 +10,42 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "fuzz/support/asked_queries.hpp"
 #include "fuzz/support/bytes.hpp"
 #include "fuzz/support/check.hpp"
+#include "fuzz/support/new_tokens.hpp"
+#include "fuzz/support/position_tables.hpp"
 #include "fuzz/support/tokens.hpp"
+#include "fuzz/support/types.hpp"
 #include "fuzz/support/views.hpp"
 
 using namespace rope;
-using fuzz::bytes;
-using fuzz::channels;
-using fuzz::check;
-using fuzz::refuses;
-using fuzz::wide;
-using testing::guarded_memory;
 
+// Names of this file stay out of the global namespace, where those of the library would shadow them.
+namespace fuzz {
 namespace {
 
-constexpr Index pairs = 2;
+using testing::guarded_memory;
 
-/// Tables that keys meet: two schedules, a magnitude, ranges that end early or begin late, and angles that are not exact.
-struct tables {
-  frequencies slow = frequencies(2 * pairs, 50.0), fast = frequencies::custom(Eigen::Array2d(1.5, 0.25)),
-              scaled = frequencies::custom(Eigen::Array2d(1.5, 0.25), 1.25);
-  std::vector<frequency_table<float>> all = {
-      frequency_table<float>(slow, 60),       frequency_table<float>(fast, 60),
-      frequency_table<float>(scaled, -9, 60), frequency_table<float>(slow, 0, 7),
-      frequency_table<float>(fast, 3, 60),    frequency_table<float>::with_float_angles(slow, 0, 60)};
-  frequency_table<float> of_more_pairs = frequency_table<float>(frequencies(2 * pairs + 4, 50.0), 60);
-  static const tables& get() {
-    static const tables one;
-    return one;
-  }
-  static bool exact(std::size_t i) { return i < 5; }
-};
+/// Tables that keys meet: two schedules, a magnitude, ranges that end early or begin late, and angles that
+/// are not exact.
+const position_tables& tables() {
+  using table = frequency_table<float>;
+  static const position_tables all = {
+      {table(slow_pairs(), 60), table(fast_pairs(), 60), table(fast_pairs(1.25), -9, 60),
+       table(slow_pairs(), 0, 7), table(fast_pairs(), 3, 60), table::with_float_angles(slow_pairs(), 0, 60)},
+      5,
+      table(frequencies(2 * pairs + 4, 50.0), 60)};
+  return all;
+}
 
 struct token {
-  fuzz::key k;
+  key k;
   channels v;
 };
 struct sequence {
@@ -69,9 +64,9 @@ struct page_pool {
   page_pool(bytes& b, Index pages, Index page_size, Index heads, Index dim)
       : view(draw(b, pages, page_size, heads, dim)) {}
   detail::stored_view<T> draw(bytes& b, Index pages, Index page_size, Index heads, Index dim) {
-    if constexpr (fuzz::is_quantized<T>) {
+    if constexpr (is_quantized<T>) {
       guarded_memory<Eigen::half> layout(0);  // a place for every integer
-      const auto x = fuzz::draw_view(b, layout, pages, page_size, heads, dim);
+      const auto x = draw_view(b, layout, pages, page_size, heads, dim);
       memory = guarded_memory<T>(static_cast<Index>(layout.now.size()));
       return {memory.data() + (x.data - layout.data()),
               pages,
@@ -81,9 +76,9 @@ struct page_pool {
               x.batch_stride,
               x.token_stride,
               x.head_stride,
-              fuzz::draw_view(b, scale_memory, pages, page_size, heads, 1)};
+              draw_view(b, scale_memory, pages, page_size, heads, 1)};
     } else {
-      return fuzz::draw_view(b, memory, pages, page_size, heads, dim);
+      return draw_view(b, memory, pages, page_size, heads, dim);
     }
   }
 
@@ -91,13 +86,12 @@ struct page_pool {
   void copy(Index page, Index slot, Index from_page, Index from_slot) {
     for (Index h = 0; h < view.heads; ++h) {
       std::copy_n(view.at(from_page, from_slot, h), view.head_dim, view.at(page, slot, h));
-      if constexpr (fuzz::is_quantized<T>)
-        *view.scale_at(page, slot, h) = *view.scale_at(from_page, from_slot, h);
+      if constexpr (is_quantized<T>) *view.scale_at(page, slot, h) = *view.scale_at(from_page, from_slot, h);
     }
   }
   void poison(Index page, Index slot) {
     for (Index h = 0; h < view.heads; ++h)
-      if constexpr (fuzz::is_quantized<T>)
+      if constexpr (is_quantized<T>)
         *view.scale_at(page, slot, h) = std::numeric_limits<float>::quiet_NaN();
       else
         std::fill_n(view.at(page, slot, h), view.head_dim,
@@ -117,7 +111,7 @@ struct page_pool {
           for (Index h = 0; h < view.heads; ++h) {
             std::copy_n(view.at(page, slot, h), view.head_dim,
                         other.memory.before.data() + (view.at(page, slot, h) - memory.now.data()));
-            if constexpr (fuzz::is_quantized<T>)
+            if constexpr (is_quantized<T>)
               other.scale_memory
                   .before[static_cast<std::size_t>(view.scale_at(page, slot, h) - scale_memory.now.data())] =
                   *view.scale_at(page, slot, h);
@@ -128,7 +122,7 @@ struct page_pool {
 
 template <class T>
 class engine {
-  using Q = fuzz::arithmetic<T>;
+  using Q = arithmetic<T>;
 
  public:
   explicit engine(bytes& b)
@@ -242,10 +236,10 @@ class engine {
         const token& expected = one.tokens[static_cast<std::size_t>(t)];
         const Index page = one.blocks[static_cast<std::size_t>(t / page_size_)], slot = t % page_size_;
         for (Index h = 0; h < heads_; ++h) {
-          check(fuzz::near(keys_.view, page, slot, h, expected.k.exact.data() + h * dim_, expected.k.error),
+          check(near(keys_.view, page, slot, h, expected.k.exact.data() + h * dim_, expected.k.error),
                 "pages have the keys that were written, turned as was asked");
-          check(fuzz::near(values_.view, page, slot, h, expected.v.data() + h * value_dim_,
-                           fuzz::storing_error<T>(expected.v)),
+          check(near(values_.view, page, slot, h, expected.v.data() + h * value_dim_,
+                     storing_error<T>(expected.v)),
                 "pages have the values that were written");
         }
       }
@@ -279,30 +273,15 @@ class engine {
     }
   }
 
-  template <class Call>
-  static void with_layout(bool interleaved_one, const Call& call) {
-    interleaved_one ? call(interleaved{}) : call(half_split{});
-  }
-  fuzz::rotation_rule rule_of(std::size_t table, bool interleaved_one) const {
-    const auto inv_freq = tables::get().all[table].inv_freq();
-    return {{inv_freq(0, 0), inv_freq(1, 0)},
-            static_cast<wide>(tables::get().all[table].attention_factor()),
-            interleaved_one,
-            static_cast<std::size_t>(first_channel_)};
-  }
   template <class S>
-  void turn_by_table(fuzz::key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
-    fuzz::turn<S>(k, static_cast<std::size_t>(dim_), rule_of(table, interleaved_one), position, true);
-    if (!tables::exact(table))
-      k.error += 1e-4L;  // an angle in float is off by 2^-24 of itself, at most 60 rad
+  void turn_by_table(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
+    tables().turn<S>(k, dim_, table, interleaved_one, position, first_channel_);
   }
-  placed_table<float> placed(std::size_t table) const {
-    return tables::get().all[table].at_channel(first_channel_);
-  }
+  placed_table<float> placed(std::size_t table) const { return tables()[table].at_channel(first_channel_); }
   /// One that turns more than the head, or behind its end.
   placed_table<float> beyond_head() {
-    return b_.coin() ? tables::get().of_more_pairs.at_channel(0)
-                     : tables::get().all[0].at_channel(dim_ - 2 * pairs + b_.between(1, 3));
+    return b_.coin() ? tables().of_more_pairs.at_channel(0)
+                     : tables()[0].at_channel(dim_ - 2 * pairs + b_.between(1, 3));
   }
   std::size_t draw_table() { return static_cast<std::size_t>(b_.one_in(4) ? b_.up_to(5) : b_.up_to(2)); }
 
@@ -374,12 +353,7 @@ class engine {
   }
 
   void write() {
-    if constexpr (fuzz::is_quantized<T>)
-      b_.coin() ? write_of<Eigen::bfloat16>() : write_of<float>();
-    else if constexpr (tolerance::is_16_bit<T>)
-      b_.coin() ? write_of<T>() : write_of<float>();
-    else
-      write_of<T>();
+    with_type_of_new<T>(b_, [&]<class K>(K) { write_of<K>(); });
   }
 
   /// Some sequences take new tokens: of a prompt, one, or none.
@@ -394,9 +368,7 @@ class engine {
       counts.push_back(grow(at(s), wish, keep_shared));
     }
     newest n = laid_out(counts);
-    guarded_memory<K> k_memory(0), v_memory(0);
-    head_view<K> k = fuzz::draw_view(b_, k_memory, n.batch, n.tokens, heads_, dim_);
-    head_view<K> v = fuzz::draw_view(b_, v_memory, n.batch, n.tokens, heads_, value_dim_);
+    new_heads<K> x(b_, n.batch, n.tokens, heads_, dim_, value_dim_);
     const bool by_table = raw() ? b_.one_in(8) : b_.coin(), interleaved_one = b_.one_in(4);
     const std::size_t table = draw_table();
     const bool beyond = by_table && b_.one_in(16);
@@ -406,59 +378,32 @@ class engine {
       for (Index i = 0; i < counts[static_cast<std::size_t>(s)]; ++i) {
         const Index t = at(s).length() - counts[static_cast<std::size_t>(s)] + i;
         token& one = at(s).tokens[static_cast<std::size_t>(t)];
-        for (Index h = 0; h < heads_; ++h) {
-          for (Index d = 0; d < dim_; ++d)
-            k.at(n.row(s), n.first(s) + i, h)[d] =
-                static_cast<K>(one.k.exact[static_cast<std::size_t>(h * dim_ + d)]);
-          for (Index d = 0; d < value_dim_; ++d)
-            v.at(n.row(s), n.first(s) + i, h)[d] =
-                static_cast<K>(one.v[static_cast<std::size_t>(h * value_dim_ + d)]);
-        }
-        in_table = in_table && tables::get().all[table].contains(t);
+        x.put(n.row(s), n.first(s) + i, one.k.exact.data(), one.v.data());
+        in_table = in_table && tables()[table].contains(t);
         own = own && uses(at(s).blocks[static_cast<std::size_t>(t / page_size_)]) == 1;
         mark(written, at(s), t);
         if (by_table)
           turn_by_table<T>(one.k, table, interleaved_one, t);
         else
-          one.k.error = fuzz::storing_error<T>(one.k.exact);
+          one.k.error = storing_error<T>(one.k.exact);
       }
     auto [invalid, outside] = spoil_lists(n);
     if (b_.one_in(10)) {
       invalid = true;
-      switch (b_.up_to(5)) {
-        case 0:
-          k.batch += 1;
-          break;
-        case 1:
-          v.heads += 1;
-          break;
-        case 2:
-          k.head_dim -= 1;
-          break;
-        case 3:
-          v.tokens += 1;
-          break;
-        case 4:
-          k.tokens = -1;
-          break;
-        default:
-          if (k.size() == 0)
-            v.head_dim += 1;
-          else
-            k.data = nullptr;
-      }
+      static constexpr long kinds[] = {0, 1, 2, 4, 5};
+      const long kind = b_.up_to(5);
+      x.spoil(kind < 5 ? kinds[kind] : x.k.size() == 0 ? 3 : 6);
     }
     invalid = invalid || !own || (by_table && (raw() || beyond));
     outside = outside || (by_table && !beyond && !in_table);
-    k_memory.before = k_memory.now, v_memory.before = v_memory.now;
+    x.remember();
     remember();
     const placed_table<float> by = beyond ? beyond_head() : placed(table);
     const auto call = [&] {
       with_pages<T>([&](const page_view<T>& pages) {
-        const head_view<const K> keys = k;
-        if (!by_table) return write_pages(keys, v, pages, n.offsets);
+        if (!by_table) return write_pages(x.keys(), x.v, pages, n.offsets);
         with_layout(interleaved_one,
-                    [&]<class Layout>(Layout) { write_pages<Layout>(keys, v, pages, by, n.offsets); });
+                    [&]<class Layout>(Layout) { write_pages<Layout>(x.keys(), x.v, pages, by, n.offsets); });
       });
     };
     if (invalid || outside) {
@@ -467,14 +412,14 @@ class engine {
       return poison_rest();
     }
     call();
-    check(k_memory.untouched() && v_memory.untouched(), "what is written stays as it is");
+    check(x.untouched(), "what is written stays as it is");
     check(keys_.untouched_outside(written) && values_.untouched_outside(written),
           "only the slots of new tokens are written");
   }
   void remember() { keys_.remember(), values_.remember(); }
 
-  /// Gives a sequence room for `count` more tokens, or as many as there is room for, and draws them. A last page that others
-  /// have too is copied before, unless the engine forgets to.
+  /// Gives a sequence room for `count` more tokens, or as many as there is room for, and draws them. A last
+  /// page that others have too is copied before, unless the engine forgets to.
   Index grow(sequence& one, Index count, bool keep_shared) {
     std::vector<Index> free = free_pages();
     if (const Index last = one.length() % page_size_;
@@ -493,8 +438,8 @@ class engine {
         one.blocks.push_back(free.back());
         free.pop_back();
       }
-      one.tokens.push_back({{fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads_ * dim_))},
-                            fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads_ * value_dim_))});
+      one.tokens.push_back({{draw_channels<T>(b_, static_cast<std::size_t>(heads_ * dim_))},
+                            draw_channels<T>(b_, static_cast<std::size_t>(heads_ * value_dim_))});
     }
     return count;
   }
@@ -547,7 +492,7 @@ class engine {
         own = own && uses(at(s).blocks[static_cast<std::size_t>(t / page_size_)]) == 1;
         mark(turned, at(s), t);
       }
-    invalid = invalid || raw() || beyond || !own || !tables::exact(table);
+    invalid = invalid || raw() || beyond || !own || !tables().exact(table);
     outside = outside || !range;
     const placed_table<float> by = beyond ? beyond_head() : placed(table);
     remember();
@@ -562,8 +507,8 @@ class engine {
     call();
     check(values_.untouched() && keys_.untouched_outside(turned), "only the keys that turn change");
     for (Index t = first; t < first + count && delta != 0; ++t)
-      fuzz::turn<T>(at(s).tokens[static_cast<std::size_t>(t)].k, static_cast<std::size_t>(dim_),
-                    rule_of(table, interleaved_one), delta, false);
+      turn<T>(at(s).tokens[static_cast<std::size_t>(t)].k, static_cast<std::size_t>(dim_),
+              tables().rule(table, interleaved_one, first_channel_), delta, false);
   }
 
   void rebase() {
@@ -583,11 +528,10 @@ class engine {
         of = static_cast<Index>(block);
       }
     }
-    invalid =
-        invalid || raw() || beyond || other_place || !one_block || !tables::exact(from) || !tables::exact(to);
+    invalid = invalid || raw() || beyond || other_place || !one_block || !tables().exact(from) ||
+              !tables().exact(to);
     const placed_table<float> by = beyond ? beyond_head() : placed(from),
-                              next = other_place ? tables::get().all[to].at_channel(first_channel_ + 1)
-                                                 : placed(to);
+                              next = other_place ? tables()[to].at_channel(first_channel_ + 1) : placed(to);
     remember();
     const auto call = [&] {
       with_pages<T>([&](const page_view<T>& pages) {
@@ -597,16 +541,17 @@ class engine {
     if (invalid || outside) return refused(invalid, outside, "keys that cannot be rebased are refused", call);
     call();
     check(values_.untouched() && keys_.untouched_outside(turned), "only keys of sequences change");
-    const fuzz::rotation_rule back = rule_of(from, interleaved_one), there = rule_of(to, interleaved_one);
+    const rotation_rule back = tables().rule(from, interleaved_one, first_channel_),
+                        there = tables().rule(to, interleaved_one, first_channel_);
     for (sequence& one : all_)
       for (Index t = 0; t < one.length(); ++t) {
-        fuzz::key& k = one.tokens[static_cast<std::size_t>(t)].k;
-        fuzz::key turned_back = k;
-        fuzz::rotation_rule quotient = there;
+        key& k = one.tokens[static_cast<std::size_t>(t)].k;
+        key turned_back = k;
+        rotation_rule quotient = there;
         quotient.factor = there.factor / back.factor;
-        fuzz::turn<Q>(turned_back, static_cast<std::size_t>(dim_), back, -t, false);
+        turn<Q>(turned_back, static_cast<std::size_t>(dim_), back, -t, false);
         turned_back.error = k.error;  // the library turns once, by the difference
-        fuzz::turn<T>(turned_back, static_cast<std::size_t>(dim_), quotient, t, true);
+        turn<T>(turned_back, static_cast<std::size_t>(dim_), quotient, t, true);
         k = turned_back;
       }
   }
@@ -627,33 +572,22 @@ class engine {
     const bool beyond = turned && b_.one_in(16);
     const std::size_t table = draw_table();
     const Index window = b_.coin() ? 0 : b_.between(1, 4), sinks = b_.up_to(2);
-    guarded_memory<Q> q_memory(0), out_memory(0);
-    head_view<Q> q = fuzz::draw_view(b_, q_memory, n.batch, n.tokens, heads, dim_),
-                 out = fuzz::draw_view(b_, out_memory, n.batch, n.tokens, heads, value_dim_);
-    std::vector<std::vector<channels>> asked(all_.size());
+    asked_queries<T, Q> asked(b_, n.batch, n.tokens, heads, dim_, value_dim_);
     bool enough = true, in_table = true;
     for (Index s = 0; s < sequences(); ++s) {
       const Index count = counts[static_cast<std::size_t>(s)];
       enough = enough && count <= at(s).length();
       if (count > 0) {
-        const auto& rows = tables::get().all[table];
+        const auto& rows = tables()[table];
         in_table = in_table && rows.contains(at(s).length() - 1) &&
                    rows.contains(raw() ? 0 : std::max(at(s).length() - count, Index{0}));
       }
-      for (Index i = 0; i < count; ++i) {
-        asked[static_cast<std::size_t>(s)].push_back(
-            fuzz::draw_channels<T>(b_, static_cast<std::size_t>(heads * dim_)));
-        const channels& one = asked[static_cast<std::size_t>(s)].back();
-        for (Index h = 0; h < heads; ++h)
-          for (Index d = 0; d < dim_; ++d)
-            q.at(n.row(s), n.first(s) + i, h)[d] =
-                static_cast<Q>(one[static_cast<std::size_t>(h * dim_ + d)]);
-      }
+      for (Index i = 0; i < count; ++i) asked.draw(b_, n.row(s), n.first(s) + i);
     }
     auto [invalid, outside] = spoil_lists(n);
     attention_options options = {.window = window, .sinks = sinks};
     const std::vector<std::int64_t> list(1, 0);
-    const head_view<Q> whole = out;
+    const head_view<Q> whole = asked.out;
     if (b_.one_in(12)) {
       invalid = true;
       switch (b_.up_to(6)) {
@@ -670,72 +604,73 @@ class engine {
           options.query_counts = list;
           break;
         case 4:
-          out.head_dim += 1;
+          asked.out.head_dim += 1;
           break;
         case 5:
-          q.batch += 1;
+          asked.q.batch += 1;
           break;
         default:
-          out.tokens += 1;
+          asked.out.tokens += 1;
       }
     }
     invalid = invalid || !enough || beyond || (raw() && !turned);
     // Queries that a sequence has not are at positions before its first.
     outside = outside || (turned && !beyond && (!in_table || !enough));
     options.query_offsets = n.offsets;
-    out_memory.before = out_memory.now;
-    q_memory.before = q_memory.now;
+    asked.q_memory.before = asked.q_memory.now;
     remember();
     const placed_table<float> by = beyond ? beyond_head() : placed(table);
     const auto call = [&] {
       with_pages<const T>([&](const page_view<const T>& pages) {
-        const head_view<const Q> asking = q;
-        if (!turned) return attention(asking, pages, out, options);
-        with_layout(interleaved_one,
-                    [&]<class Layout>(Layout) { attention<Layout>(asking, pages, out, by, options); });
+        if (!turned) return attention(asked.asking(), pages, asked.out, options);
+        with_layout(interleaved_one, [&]<class Layout>(Layout) {
+          attention<Layout>(asked.asking(), pages, asked.out, by, options);
+        });
       });
     };
     if (invalid || outside) {
       refused(invalid, outside, "queries that do not fit the pages are refused", call);
-      return check(out_memory.untouched(), "a refused call writes nothing");
+      return asked.check_refused();
     }
     call();
-    check(keys_.untouched() && values_.untouched() && q_memory.untouched(), "attention changes no pages");
-    check(out_memory.untouched_outside(whole), "only the channels of the output are written");
+    check(keys_.untouched() && values_.untouched() && asked.q_memory.untouched(),
+          "attention changes no pages");
+    check(asked.out_memory.untouched_outside(whole), "only the channels of the output are written");
     for (Index s = 0; s < sequences(); ++s) {
       // Keys as they are stored, which check_all compares; raw ones turn.
-      std::vector<fuzz::key> keys;
+      std::vector<key> keys;
       std::vector<channels> values;
       const Index count = counts[static_cast<std::size_t>(s)];
       for (Index t = 0; t < at(s).length() && count > 0; ++t) {
         const Index page = at(s).blocks[static_cast<std::size_t>(t / page_size_)];
-        keys.push_back({fuzz::stored_channels(keys_.view.batch_range(page, 1), 0, t % page_size_)});
-        values.push_back(fuzz::stored_channels(values_.view.batch_range(page, 1), 0, t % page_size_));
+        keys.push_back({stored_channels(keys_.view.batch_range(page, 1), 0, t % page_size_)});
+        values.push_back(stored_channels(values_.view.batch_range(page, 1), 0, t % page_size_));
         if (raw()) turn_by_table<Q>(keys.back(), table, interleaved_one, t);
       }
       for (Index i = 0; i < count; ++i) {
         const Index position = at(s).length() - count + i;
-        fuzz::key query{asked[static_cast<std::size_t>(s)][static_cast<std::size_t>(i)]};
+        key query = asked.query(n.row(s), n.first(s) + i);
         if (turned) turn_by_table<Q>(query, table, interleaved_one, position);
         std::vector<Index> seen;
         for (Index t = 0; t <= position; ++t)
           if (window == 0 || position - t < window || t < sinks) seen.push_back(t);
         for (Index h = 0; h < heads; ++h)
-          check_output(out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
+          check_output(asked.out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
       }
     }
   }
 
-  /// One head of one query. A score is a sum of dim_ products, of channels that are off by `error` each: with L the sum of
-  /// their magnitudes it is off by (dim_ + 8) u L and what the errors make; a weight by twice that, relative to itself.
-  void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const fuzz::key& query,
-                    const std::vector<fuzz::key>& keys, const std::vector<channels>& values,
+  /// One head of one query. A score is a sum of dim_ products, of channels that are off by `error` each: with
+  /// L the sum of their magnitudes it is off by (dim_ + 8) u L and what the errors make; a weight by twice
+  /// that, relative to itself.
+  void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const key& query,
+                    const std::vector<key>& keys, const std::vector<channels>& values,
                     const std::vector<Index>& seen) const {
     const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(dim_);
     std::vector<const wide*> seen_keys, seen_values;
     wide off = 0, largest_value = 0;
     for (const Index t : seen) {
-      const fuzz::key& k = keys[static_cast<std::size_t>(t)];
+      const key& k = keys[static_cast<std::size_t>(t)];
       seen_keys.push_back(k.exact.data() + h / group * dim_);
       seen_values.push_back(values[static_cast<std::size_t>(t)].data() + h / group * value_dim_);
       wide score = 0;
@@ -751,7 +686,7 @@ class engine {
     const wide bound = largest_value * (2.02L * off + (60 + static_cast<wide>(seen.size())) * u);
     const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
                                         seen_keys, seen_values, static_cast<std::size_t>(value_dim_));
-    check(fuzz::near(out, row, i, h, exact.data(), bound),
+    check(near(out, row, i, h, exact.data(), bound),
           "attention to pages is attention to the tokens of each sequence");
   }
 
@@ -792,7 +727,7 @@ class engine {
   template <class View, class Spoil>
   static View spoilt(View view, const Spoil& spoil) {
     spoil(view);
-    if constexpr (fuzz::is_quantized<T>) spoil(view.scales);
+    if constexpr (is_quantized<T>) spoil(view.scales);
     return view;
   }
 
@@ -806,24 +741,10 @@ class engine {
 };
 
 }  // namespace
+}  // namespace fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
-  bytes b(data, size);
-  switch (b.up_to(4)) {
-    case 0:
-      engine<float>(b).run();
-      break;
-    case 1:
-      engine<double>(b).run();
-      break;
-    case 2:
-      engine<Eigen::half>(b).run();
-      break;
-    case 3:
-      engine<Eigen::bfloat16>(b).run();
-      break;
-    default:
-      engine<std::int8_t>(b).run();
-  }
+  fuzz::bytes b(data, size);
+  fuzz::with_stored_type(b, [&]<class T>(T) { fuzz::engine<T>(b).run(); });
   return 0;
 }

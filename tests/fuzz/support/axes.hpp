@@ -2,30 +2,32 @@
 #ifndef ROPE_TESTS_FUZZ_AXES_HPP
 #define ROPE_TESTS_FUZZ_AXES_HPP
 
-/// Tokens on two axes: frequencies and tables for them, where they may be, and how the plain models of caches turn their keys.
+/// Tokens on two axes: frequencies and tables for them, where they may be, and how the plain models of caches
+/// turn their keys.
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include <rope/frequencies/axes.hpp>
-#include <rope/rotation/layout.hpp>
 #include <rope/tables.hpp>
 
 #include "fuzz/support/bytes.hpp"
 #include "fuzz/support/check.hpp"
+#include "fuzz/support/shown.hpp"
 #include "fuzz/support/tokens.hpp"
+#include "fuzz/support/types.hpp"
 
 namespace fuzz {
 
 inline constexpr Index axes = 2, turned_channels = 4;
 
-/// Of two pairs. Those on axes deal a schedule out in two ways, or turn each pair along both axes at once; text of a schedule
-/// turns by a table of positions, and like it does every assignment of its pairs to one axis each.
+/// Of two pairs. Those on axes deal a schedule out in two ways, or turn each pair along both axes at once;
+/// text of a schedule turns by a table of positions, and like it does every assignment of its pairs to one
+/// axis each.
 struct axis_tables {
   rope::frequencies slow = rope::frequencies(turned_channels, 50.0),
                     fast = rope::frequencies::custom(Eigen::Array2d(1.5, 0.25)),
@@ -56,7 +58,8 @@ struct axis_tables {
   }
 };
 
-/// How keys were turned, or are to be: by which of on_axes and like which text; -1: that is not known, or there is none.
+/// How keys were turned, or are to be: by which of on_axes and like which text; -1: that is not known, or
+/// there is none.
 struct axis_rotation {
   int by = -1, text = -1;
   bool interleaved = false;
@@ -94,6 +97,8 @@ using coordinates = std::vector<double>;
 inline bool is_whole(double x) { return x == std::floor(x); }
 inline bool is_text(const coordinates& at) { return at[0] == at[1] && is_whole(at[0]); }
 inline double largest_of(const coordinates& at) { return std::max(at[0], at[1]); }
+/// Whether the tables of text reach a position.
+inline bool is_in_text_tables(double position) { return position >= -40 && position < 90; }
 /// Whether the model computes with them exactly.
 inline bool is_near(const coordinates& at) { return std::abs(at[0]) < 0x1p36 && std::abs(at[1]) < 0x1p36; }
 
@@ -136,11 +141,6 @@ inline Eigen::ArrayXXd rows_of(const std::vector<coordinates>& all) {
   return rows;
 }
 
-/// Calls `f` with a layout.
-template <class Call>
-void with_layout(bool interleaved_one, const Call& f) {
-  interleaved_one ? f(rope::interleaved{}) : f(rope::half_split{});
-}
 /// Calls `f` with a table that turns so, at these coordinates where it has some.
 template <class Call>
 void with_table(const axis_rotation& given, const std::vector<coordinates>& at, const Call& f) {
@@ -150,18 +150,20 @@ void with_table(const axis_rotation& given, const std::vector<coordinates>& at, 
   const rope::frequency_table<float> table(all.on_axes[static_cast<std::size_t>(given.by)], rows_of(at));
   f(table.at_channel(given.first_channel));
 }
+/// Calls `f` with a layout, too.
+template <class Call>
+void with_table_and_layout(const axis_rotation& given, const std::vector<coordinates>& at, const Call& f) {
+  with_table(given, at, [&](const auto& table) {
+    with_layout(given.interleaved, [&]<class Layout>(Layout layout) { f(layout, table); });
+  });
+}
 /// Whether a cache takes a table that turns so.
 template <class Cache>
 bool meets(const Cache& cache, const axis_rotation& given) {
-  try {
-    with_table(given, {}, [&](const auto& table) {
-      with_layout(given.interleaved,
-                  [&]<class Layout>(Layout) { cache.template check_table<Layout>(table); });
-    });
-    return true;
-  } catch (const std::invalid_argument&) {
-    return false;
-  }
+  bool taken = false;
+  with_table_and_layout(
+      given, {}, [&]<class Layout>(Layout, const auto& table) { taken = takes<Layout>(cache, table); });
+  return taken;
 }
 /// What a cache says of every rotation, against what its keys were turned by; null: nothing that is known.
 template <class Cache>

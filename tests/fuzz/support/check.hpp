@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 namespace fuzz {
@@ -36,6 +37,14 @@ void refuses(const char* claim, const Call& call) {
   }
   fail(std::string(claim) + ": nothing was thrown");
 }
+
+/// Names of exceptions, for functions that a template inherits.
+template <class Exception>
+struct thrown {};
+inline constexpr thrown<std::invalid_argument> invalid_argument;
+inline constexpr thrown<std::out_of_range> out_of_range;
+inline constexpr thrown<std::length_error> length_error;
+inline constexpr thrown<std::logic_error> logic_error;  // any of them
 
 }  // namespace fuzz
 

@@ -143,30 +143,6 @@ channels stored_channels(const View& x, Index b, Index t) {
   return heads;
 }
 
-/// Bits of every element of a view.
-template <class T>
-void add_bits(std::vector<unsigned char>& bits, const rope::head_view<T>& x) {
-  testing::for_each_head(x, [&](Index b, Index t, Index h) {
-    const auto* first = reinterpret_cast<const unsigned char*>(x.at(b, t, h));
-    bits.insert(bits.end(), first, first + static_cast<std::size_t>(x.head_dim) * sizeof(T));
-  });
-}
-template <class T>
-void add_bits(std::vector<unsigned char>& bits, const rope::quantized_view<T>& x) {
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h) {
-        const auto* first = reinterpret_cast<const unsigned char*>(x.at(b, t, h));
-        bits.insert(bits.end(), first, first + static_cast<std::size_t>(x.head_dim));
-      }
-  add_bits(bits, x.scales);
-}
-template <class X>
-void add_number(std::vector<unsigned char>& bits, X number) {
-  const auto* first = reinterpret_cast<const unsigned char*>(&number);
-  bits.insert(bits.end(), first, first + sizeof number);
-}
-
 /// One query head against keys and values, [value_dim].
 ///
 /// \param scale  of a score; 0: 1 / sqrt(head_dim)

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_FUZZ_KEPT_TARGET_HPP
+#define ROPE_TESTS_FUZZ_KEPT_TARGET_HPP
+
+/// A cache that keeps every token until it is told to forget it: its rows are lists of tokens, which calls
+/// for one row or for every row shorten.
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <rope/cache/policy.hpp>
+
+#include "fuzz/support/cache_target.hpp"
+#include "fuzz/support/tokens.hpp"
+
+namespace fuzz {
+
+template <class Cache, class Token>
+class kept_target : public cache_target<Cache, std::vector<Token>> {
+  using base = cache_target<Cache, std::vector<Token>>;
+
+ protected:
+  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::is_row, base::refused;
+  using base::base;
+
+  Index size(Index r) const { return static_cast<Index>(row(r).size()); }
+  const std::vector<Token>& tokens_of(Index r) const { return row(r); }
+  const Token& at(Index r, Index t) const { return row(r)[static_cast<std::size_t>(t)]; }
+  bool even() const {
+    return std::all_of(rows_.begin(), rows_.end(),
+                       [&](const auto& of) { return of.size() == rows_[0].size(); });
+  }
+  /// A batch without rows has a size all the same.
+  Index common_size() const { return batch_ == 0 ? ghost_ : size(0); }
+  bool empty() const {
+    return batch_ == 0 ? ghost_ == 0
+                       : std::all_of(rows_.begin(), rows_.end(), [](const auto& of) { return of.empty(); });
+  }
+  /// Whether every row has room for the tokens that are to be added to it.
+  bool has_room(const std::vector<std::vector<Token>>& added, Index tokens) const {
+    bool fits = batch_ > 0 || tokens <= cache_.capacity() - ghost_;
+    for (Index r = 0; r < batch_; ++r)
+      fits = fits &&
+             static_cast<Index>(added[static_cast<std::size_t>(r)].size()) <= cache_.capacity() - size(r);
+    return fits;
+  }
+  void add(const std::vector<std::vector<Token>>& added, Index tokens) {
+    if (batch_ == 0) ghost_ += tokens;
+    for (std::size_t r = 0; r < rows_.size(); ++r)
+      rows_[r].insert(rows_[r].end(), added[r].begin(), added[r].end());
+    forgot_ = false;
+  }
+  void clear() override {
+    cache_.clear();
+    for (auto& of : rows_) of.clear();
+    ghost_ = 0;
+    forgot_ = false;
+  }
+
+  /// Keys and values of a row against its tokens.
+  ///
+  /// Requires:  a token has a key k and values v, [heads, value_dim]
+  void check_stored(Index r) {
+    const auto keys = cache_.keys(r), values = cache_.values(r);
+    check(keys.batch == 1 && keys.tokens == size(r) && values.batch == 1 && values.tokens == size(r),
+          "the shape of keys and values");
+    for (Index t = 0; t < size(r); ++t) {
+      const Token& one = at(r, t);
+      for (Index h = 0; h < keys.heads; ++h)
+        check(near(keys, 0, t, h, one.k.exact.data() + h * keys.head_dim, one.k.error) &&
+                  near(values, 0, t, h, one.v.data() + h * values.head_dim,
+                       storing_error<typename base::stored>(one.v)),
+              "keys and values are those that were stored, turned as was asked");
+    }
+  }
+  /// As the cache shows a token of integers, which check_stored has compared; of others as it is remembered.
+  Token shown(Index r, Index t) const {
+    Token one = at(r, t);
+    if constexpr (is_quantized<typename base::stored>) {
+      one.v = stored_channels(cache_.values(r), 0, t);
+      one.k = {stored_channels(cache_.keys(r), 0, t)};
+    }
+    return one;
+  }
+
+  rope::batch_row draw_row() {
+    if (b_.coin()) return rope::every_row;
+    return rope::batch_row{this->draw_index(8)};
+  }
+  bool is_row(rope::batch_row r) const { return r.every || is_row(r.index); }
+  /// Whether a call is for rows that cannot be; it is made then.
+  template <class Call>
+  bool refused_rows(rope::batch_row r, const Call& call) {
+    if (r.every && !even())
+      refused(invalid_argument, "every row is asked for, and rows differ", call);
+    else if (!is_row(r))
+      refused(out_of_range, "a row that there is not is refused", call);
+    else
+      return false;
+    return true;
+  }
+  Index held(rope::batch_row r) const { return r.every ? common_size() : size(r.index); }
+  /// Of rows that cannot be, some number.
+  Index most(rope::batch_row r) const { return is_row(r) && (!r.every || even()) ? held(r) : 3; }
+  template <class Change>
+  void for_rows(rope::batch_row r, const Change& change) {
+    for (Index i = 0; i < batch_; ++i)
+      if (r.every || r.index == i) change(row(i));
+  }
+  template <class Change>
+  void for_tokens(rope::batch_row r, Index first, Index count, const Change& change) {
+    for_rows(r, [&](auto& of) {
+      for (Index t = first; t < first + count; ++t) change(of[static_cast<std::size_t>(t)]);
+    });
+  }
+  std::pair<Index, Index> draw_range(rope::batch_row r) {
+    const auto first = static_cast<Index>(b_.one_in(8) ? b_.integer() : b_.up_to(long(most(r))));
+    const auto count = static_cast<Index>(
+        b_.one_in(8) ? b_.integer() : b_.up_to(long(most(r) - std::clamp(first, Index{0}, most(r)))));
+    return {first, count};
+  }
+  bool is_range(rope::batch_row r, Index first, Index count) const {
+    return first >= 0 && count >= 0 && first <= held(r) && count <= held(r) - first;
+  }
+
+  void truncate() {
+    const rope::batch_row r = draw_row();
+    const auto left = static_cast<Index>(b_.one_in(5) ? b_.integer() : b_.up_to(long(most(r))));
+    const auto call = [&] { cache_.truncate(left, r); };
+    if (refused_rows(r, call)) return;
+    if (left < 0 || left > held(r))
+      return refused(out_of_range, "a size outside of what is held is refused", call);
+    call();
+    forgot_ = forgot_ || left < held(r);
+    for_rows(r, [&](auto& of) { of.resize(static_cast<std::size_t>(left)); });
+    if (batch_ == 0) ghost_ = left;
+  }
+  void remove() {
+    const rope::batch_row r = draw_row();
+    const auto [first, count] = draw_range(r);
+    const auto call = [&, from = first, n = count] { cache_.remove(from, n, r); };
+    if (refused_rows(r, call)) return;
+    if (!is_range(r, first, count))
+      return refused(out_of_range, "tokens that are not held are refused", call);
+    call();
+    forgot_ = forgot_ || count > 0;
+    for_rows(r,
+             [&, from = first, n = count](auto& of) { of.erase(of.begin() + from, of.begin() + from + n); });
+    if (batch_ == 0) ghost_ -= count;
+  }
+
+  Index ghost_ = 0;
+  bool forgot_ = false;  // tokens, since the last append
+};
+
+}  // namespace fuzz
+
+#endif  // ROPE_TESTS_FUZZ_KEPT_TARGET_HPP

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_FUZZ_POSITIONED_TARGET_HPP
+#define ROPE_TESTS_FUZZ_POSITIONED_TARGET_HPP
+
+/// A kv_cache or latent_cache of tokens at positions: how its tokens are appended. A latent_cache
+/// takes what is called values here first, and turns the part of a key that is behind them.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <rope/cache/policy.hpp>
+
+#include "fuzz/support/kept_target.hpp"
+#include "fuzz/support/new_positions.hpp"
+#include "fuzz/support/new_tokens.hpp"
+#include "fuzz/support/position_tables.hpp"
+#include "fuzz/support/query_counts.hpp"
+#include "fuzz/support/types.hpp"
+
+namespace fuzz {
+
+template <class Cache>
+inline constexpr bool is_latent = requires(const Cache& cache) {
+  cache.latent_dim();
+};
+
+struct positioned_token {
+  key k;
+  channels v;
+  std::int64_t position = 0;
+  long append = 0, column = 0;  // where it came from
+};
+
+/// Heads of new tokens: of a latent_cache one, whose key is the part that turns and whose value is the
+/// latent.
+struct stored_shape {
+  Index heads, key_dim, value_dim, first_channel;  // first_channel of a stored key: the part begins there
+  Index head_dim() const { return first_channel + key_dim; }
+};
+
+template <class Cache>
+class positioned_target : public kept_target<Cache, positioned_token> {
+  using base = kept_target<Cache, positioned_token>;
+
+ protected:
+  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::refused, base::at, base::size,
+      base::empty, base::forgot_;
+  using T = typename base::stored;
+
+  template <class... Shape>
+  positioned_target(bytes& b, const stored_shape& heads, const Shape&... shape)
+      : base(b, shape...), shape_(heads) {}
+
+  bool raw() const { return cache_.storage() == rope::key_storage::raw; }
+  std::int64_t next(Index r) const {
+    std::int64_t largest = row(r).empty() ? -1 : row(r)[0].position;
+    for (const positioned_token& t : row(r)) largest = std::max(largest, t.position);
+    return largest + 1;
+  }
+  bool is_by(std::size_t table, bool interleaved_one) const {
+    return rotation_.is(cache_tables(), table, interleaved_one);
+  }
+  /// \tparam S  what the turned key is stored in
+  template <class S>
+  void turn(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
+    cache_tables().template turn<S>(k, shape_.head_dim(), table, interleaved_one, position,
+                                    shape_.first_channel);
+  }
+
+  bits state() const override {
+    bits all = shown_by(cache_);
+    for (std::size_t i = 0; i < 3; ++i) {
+      add_number(all, takes<rope::half_split>(cache_, cache_tables()[i]));
+      add_number(all, takes<rope::interleaved>(cache_, cache_tables()[i]));
+    }
+    return all;
+  }
+
+  void check_rows() {
+    for (Index r = 0; r < batch_; ++r) {
+      check(cache_.size(r) == size(r), "a row has the tokens that it took and kept");
+      check(cache_.next_positions()[static_cast<std::size_t>(r)] == next(r),
+            "the next position follows the largest");
+      const auto positions = cache_.positions(r);
+      for (Index t = 0; t < size(r); ++t)
+        check(positions[static_cast<std::size_t>(t)] == at(r, t).position, "tokens keep their positions");
+      check(cache_.keys(r).heads == shape_.heads && cache_.keys(r).head_dim == shape_.head_dim() &&
+                cache_.values(r).heads == shape_.heads && cache_.values(r).head_dim == shape_.value_dim,
+            "the shape of heads");
+      this->check_stored(r);
+    }
+    if (this->even()) {
+      const Index common = this->common_size();
+      check(cache_.size() == common && cache_.keys().tokens == common && cache_.values().tokens == common,
+            "even rows have one size");
+    } else {
+      const char* claim = "rows that differ have no common size, keys or values";
+      refused(invalid_argument, claim, [&] { static_cast<void>(cache_.size()); });
+      refused(invalid_argument, claim, [&] { static_cast<void>(cache_.keys()); });
+      refused(invalid_argument, claim, [&] { static_cast<void>(cache_.values()); });
+    }
+    check_query_counts(cache_, rows_, appends_, forgot_);
+  }
+
+  /// Calls f with a table that goes with the cache or, in form 2, with one that does not. A latent_cache
+  /// takes a table as it is, 0, or placed behind the latent, 1.
+  template <class Call>
+  void with_table(std::size_t table, long form, const Call& f) {
+    const auto& one = cache_tables()[table];
+    if (form == 0) return f(one);
+    if (form == 1) return f(one.at_channel(shape_.first_channel));
+    if (b_.coin()) return f(cache_tables().of_more_pairs);
+    f(one.at_channel(b_.coin() || shape_.first_channel == 0 ? shape_.first_channel + 1 : 0));
+  }
+  long draw_form() {
+    if constexpr (is_latent<Cache>) return b_.one_in(12) ? 2 : b_.up_to(1);
+    return 0;
+  }
+
+  positioned_token draw_token(Index column) {
+    positioned_token one;
+    one.append = appends_.count + 1, one.column = column;
+    one.k.exact = draw_channels<T>(b_, static_cast<std::size_t>(shape_.heads * shape_.head_dim()));
+    if constexpr (is_latent<Cache>)
+      one.v.assign(one.k.exact.begin(), one.k.exact.begin() + shape_.first_channel);
+    else
+      one.v = draw_channels<T>(b_, static_cast<std::size_t>(shape_.heads * shape_.value_dim));
+    return one;
+  }
+
+  /// Tokens in views of type K: with a table or without, at positions or behind, of all rows or with counts,
+  /// or something of that wrong.
+  template <class K>
+  void append() {
+    const Index tokens = b_.up_to(3);
+    const bool by_table = raw() ? b_.one_in(8) : b_.coin(), placed = b_.one_in(3), padded = b_.coin();
+    const bool interleaved_one = b_.one_in(4);
+    const auto table = static_cast<std::size_t>(b_.one_in(3) ? b_.up_to(5) : 0);
+    const new_counts<std::int64_t> counts(b_, batch_, tokens, padded);
+    const new_positions positions(b_, placed, batch_, tokens);
+    std::vector<std::vector<positioned_token>> added(rows_.size());
+    new_heads<K> x(b_, batch_, tokens, shape_.heads, shape_.key_dim, shape_.value_dim);
+    for (Index r = 0; r < batch_; ++r)
+      for (Index t = 0; t < tokens; ++t) {
+        positioned_token one = draw_token(t);
+        x.put(r, t, one.k.exact.data() + shape_.first_channel, one.v.data());
+        if (t >= counts.of(r)) continue;
+        one.position = positions.of(r, t, next(r));
+        added[static_cast<std::size_t>(r)].push_back(one);
+      }
+    const long form = draw_form();
+    Cache& to = cache_;
+    // Views are taken when a call is made: they may have been spoilt until then.
+    const auto with_heads = [&](const auto& f) {
+      if constexpr (is_latent<Cache>)
+        f(x.v, x.keys());
+      else
+        f(x.keys(), x.v);
+    };
+    const auto call = [&] {
+      with_heads([&](const auto& first, const auto& second) {
+        positions.with([&](const auto&... where) {
+          if (!by_table) {
+            if constexpr (sizeof...(where) == 0)
+              to.append(first, second, counts.given());
+            else
+              to.append_at(first, second, where..., counts.given());
+            return;
+          }
+          with_layout(interleaved_one, [&]<class Layout>(Layout) {
+            with_table(table, form, [&](const auto& by) {
+              if constexpr (sizeof...(where) == 0)
+                to.template append<Layout>(first, second, by, counts.given());
+              else
+                to.template append_at<Layout>(first, second, by, where..., counts.given());
+            });
+          });
+        });
+      });
+    };
+
+    // What is wrong, in the order in which the calls look.
+    if (by_table && form == 2)
+      return refused(invalid_argument, "a table that does not turn the part is refused", call);
+    if (b_.one_in(10)) {
+      const long kind = b_.up_to(7);
+      if (kind == 6) {
+        const std::vector<Index> longer(static_cast<std::size_t>(batch_ + 1), 0);
+        return refused(invalid_argument, "counts of another length are refused", [&] {
+          with_heads([&](const auto& first, const auto& second) { cache_.append(first, second, longer); });
+        });
+      }
+      if (kind == 7 && x.k.size() == 0) return;
+      x.spoil(kind);
+      return refused(invalid_argument, "another shape is refused", call);
+    }
+    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
+    bool in_range = true, in_table = true;
+    for (const auto& of_row : added)
+      for (const positioned_token& one : of_row) {
+        in_range = in_range && one.position >= -furthest && one.position <= furthest;
+        in_table = in_table && cache_tables()[table].contains(one.position);
+      }
+    if (!this->has_room(added, tokens))
+      return refused(length_error, "tokens that do not fit are refused", call);
+    if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
+    if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
+    if (!empty() && !(by_table ? is_by(table, interleaved_one) : !rotation_.known))
+      return refused(invalid_argument, "keys of another rotation are refused", call);
+    if (by_table && !in_table) return refused(out_of_range, "positions outside the table are refused", call);
+    call();
+    check(x.untouched_outside(), "what is appended stays as it is");
+
+    rotation_.append(by_table, table, interleaved_one);
+    for (auto& of_row : added)
+      for (positioned_token& one : of_row)
+        if (by_table)
+          turn<T>(one.k, table, interleaved_one, one.position);
+        else
+          one.k.error = storing_error<T>(one.k.exact);
+    this->add(added, tokens);
+    appends_ = {appends_.count + 1, tokens};
+  }
+
+  stored_shape shape_;
+  known_rotation rotation_;
+  append_record appends_;
+};
+
+}  // namespace fuzz
+
+#endif  // ROPE_TESTS_FUZZ_POSITIONED_TARGET_HPP

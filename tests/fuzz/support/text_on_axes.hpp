@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_FUZZ_TEXT_ON_AXES_HPP
+#define ROPE_TESTS_FUZZ_TEXT_ON_AXES_HPP
+
+/// A cache whose tokens have coordinates, and where text goes on behind them: at one place on all axes,
+/// behind the largest coordinate of a row.
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <rope/cache/describe.hpp>
+#include <rope/cache/token_coordinates.hpp>
+
+#include "fuzz/support/axes.hpp"
+#include "fuzz/support/shown.hpp"
+#include "fuzz/support/tokens.hpp"
+
+namespace fuzz {
+
+/// The largest coordinate, in magnitude.
+inline constexpr double limit = 0x1p53;
+
+struct token_on_axes {
+  key k;
+  channels v;
+  coordinates at;
+};
+
+template <class T>
+token_on_axes draw_token(bytes& b, Index heads, Index head_dim, Index value_dim) {
+  return {{draw_channels<T>(b, static_cast<std::size_t>(heads * head_dim))},
+          draw_channels<T>(b, static_cast<std::size_t>(heads * value_dim)),
+          {}};
+}
+/// Stores a key, turned to its place or as it is.
+template <class T>
+void store(token_on_axes& one, Index head_dim, bool turned, const axis_rotation& given) {
+  if (!turned)
+    one.k.error = storing_error<T>(one.k.exact);
+  else if (is_near(one.at))
+    turn_on_axes<T>(one.k, head_dim, given, one.at, given.factor());
+  else
+    one.k.error = 8;  // beyond what the model computes exactly
+}
+
+/// Rows of coordinates for new tokens: of all, or shared by the rows of a batch, seldom more of them than
+/// there are tokens.
+struct given_places {
+  std::vector<coordinates> rows;
+  bool shared = false, odd = false;
+
+  given_places(bytes& b, Index batch, Index tokens, bool any)
+      : shared(any && b.one_in(4)), any_(any), batch_(batch), tokens_(tokens) {}
+  Index count() const { return shared ? tokens_ : batch_ * tokens_; }
+  const coordinates& of(Index r, Index t) const {
+    return rows[static_cast<std::size_t>(shared ? t : r * tokens_ + t)];
+  }
+  void spoil_seldom(bytes& b) {
+    odd = any_ && b.one_in(16);
+    if (!odd) return;
+    rows.push_back({0, 0});
+    const auto n = static_cast<Index>(rows.size());
+    if (n == tokens_ || n == batch_ * tokens_) rows.push_back({0, 0});
+  }
+
+ private:
+  bool any_;
+  Index batch_, tokens_;
+};
+
+/// \tparam Base  a target with empty(), and with tokens_of(r), all that a row holds or has seen
+template <class Base>
+class text_on_axes : public Base {
+ protected:
+  using Base::b_, Base::batch_, Base::cache_, Base::refused, Base::tokens_of;
+
+  template <class... Shape>
+  text_on_axes(bytes& b, Index first_channel, const Shape&... shape)
+      : Base(b, shape...), first_channel_(first_channel) {}
+
+  double largest(Index r) const {
+    double result = tokens_of(r).empty() ? -1 : -limit;
+    for (const token_on_axes& one : tokens_of(r)) result = std::max(result, largest_of(one.at));
+    return result;
+  }
+  bool goes_on_whole() const {
+    bool whole = true;
+    for (Index r = 0; r < batch_; ++r) whole = whole && is_whole(largest(r));
+    return whole;
+  }
+  bool has_room_for(Index tokens) const {
+    bool fits = true;
+    for (Index r = 0; r < batch_; ++r) fits = fits && largest(r) <= limit - static_cast<double>(tokens);
+    return fits;
+  }
+  /// Whether the model computes with all coordinates exactly.
+  bool all_near() const {
+    bool result = true;
+    for (Index r = 0; r < batch_; ++r)
+      for (const token_on_axes& one : tokens_of(r)) result = result && is_near(one.at);
+    return result;
+  }
+  axis_rotation draw_rotation(bool text) {
+    return fuzz::draw_rotation(b_, text, this->empty(), rotation_, first_channel_, cache_.head_dim());
+  }
+  bool meets(const axis_rotation& given) const { return known_ && rotation_.meets(given); }
+  /// Keys were appended, turned so or, without `turned`, in a way that is not known.
+  void remember(bool turned, const axis_rotation& given) {
+    if (turned) rotation_ = this->empty() ? given : rotation_.joined(given);
+    known_ = turned;
+  }
+
+  bits state() const override {
+    bits all = shown_by(cache_);
+    add_number(all, cache_.next_coordinates(0).rows());
+    for (int text = 0; text < 2; ++text)
+      for (const bool interleaved_one : {false, true})
+        add_number(all, fuzz::meets(cache_, axis_rotation::of_text(text, interleaved_one, first_channel_)));
+    return all;
+  }
+
+  void check_text() {
+    for (Index r = 0; r < batch_; ++r)
+      refused(invalid_argument, "tokens with coordinates have no positions",
+              [&] { static_cast<void>(cache_.positions(r)); });
+    if (goes_on_whole()) {
+      const auto next = cache_.next_positions();
+      for (Index r = 0; r < batch_; ++r)
+        check(static_cast<double>(next[static_cast<std::size_t>(r)]) == largest(r) + 1,
+              "text goes on behind the largest coordinate");
+    } else {
+      refused(invalid_argument, "a position is an integer",
+              [&] { static_cast<void>(cache_.next_positions()); });
+    }
+    const Index tokens = b_.up_to(2);
+    if (!has_room_for(tokens))
+      return refused(out_of_range, "text stays within 2^53",
+                     [&] { static_cast<void>(cache_.next_coordinates(tokens)); });
+    const auto text = cache_.next_coordinates(tokens);
+    check(text.rows() == batch_ * tokens, "text has a row for every token");
+    for (Index r = 0; r < batch_; ++r)
+      for (Index t = 0; t < tokens; ++t)
+        for (Index a = 0; a < axes; ++a)
+          check(text(r * tokens + t, a) == largest(r) + static_cast<double>(t + 1),
+                "text to come is at one place on all axes");
+  }
+
+  void ask_for_no_text() {
+    using limits = std::numeric_limits<Index>;
+    refused(invalid_argument, "a count of text is not negative",
+            [&] { static_cast<void>(cache_.next_coordinates(b_.coin() ? -1 : limits::min())); });
+    if (batch_ > 0)
+      refused(out_of_range, "text stays within 2^53",
+              [&] { static_cast<void>(cache_.next_coordinates(limits::max())); });
+  }
+  /// Tables that no cache on these axes takes, those that this one takes, and its text.
+  void check_tables() {
+    for (const auto& table : axis_tables::get().refused)
+      refused(invalid_argument, "a table of other angles or axes is refused",
+              [&] { cache_.template check_table<rope::half_split>(table); });
+    if (cache_.storage() == rope::key_storage::rotated)
+      check_rotations(cache_, this->empty(), known_ ? &rotation_ : nullptr, first_channel_);
+    if (!has_room_for(1))
+      return refused(out_of_range, "no text goes on beyond 2^53",
+                     [&] { static_cast<void>(describe(cache_)); });
+    const std::string text = describe(cache_);
+    check(std::count(text.begin(), text.end(), '\n') == batch_, "a cache has a line of text for every row");
+  }
+
+  Index first_channel_;
+  bool known_ = false;
+  axis_rotation rotation_;
+};
+
+}  // namespace fuzz
+
+#endif  // ROPE_TESTS_FUZZ_TEXT_ON_AXES_HPP
