@@ -16492,7 +16492,7 @@ concept key_table = requires(const Table& table) {
 
 #endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 
-/// What can be wrong with the types of a call that stores tokens, each in one sentence.
+/// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -16536,6 +16536,21 @@ constexpr bool misplaced_in_append_at() {
   return !given || lacks_list<row_counts, More...>(place + 1);
 }
 
+/// Whether `shift` is given other things behind its numbers than a table, which a named layout needs, and a
+/// row.
+template <class Layout, class... More>
+constexpr bool misplaced_in_shift() {
+  const std::size_t place = begins_with_table<stored_as::latents, More...>() ? 1 : 0;
+  return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
+         lacks_list<batch_row, More...>(place);
+}
+
+/// Whether `Arguments` are other than so many tables.
+template <class... Arguments>
+constexpr bool lacks_tables(std::size_t count) {
+  return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -16567,6 +16582,27 @@ constexpr bool misplaced_in_append_at() {
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
+
+/// The same of the functions that turn stored keys or check what turned them.
+#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
+  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \
+    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));       \
+  }                                                                                                         \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
+  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                        \
+    static_assert(                                                                                          \
+        !detail::lacks_tables<Arguments...>(2),                                                             \
+        "rebase: give the table that the keys were rotated by, and that which they shall be rotated by");   \
+  }                                                                                                         \
+  template <class Layout = detail::unnamed_layout, class... More>                                           \
+  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,            \
+                                                                     const More&...) {                      \
+    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                           \
+                  "shift: behind delta come the table of keys that are stored rotated, with their layout, " \
+                  "and then batch_row{b} for one row alone");                                               \
+  }                                                                                                         \
+  static_assert(true)
 
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 // SPDX-License-Identifier: MIT
@@ -17804,9 +17840,11 @@ class growing_cache {
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
-  template <class Layout, rotation_table Table>
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
-    tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
+    ROPE_DETAIL_CHECK_LAYOUT("check_table", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
   }
 
   /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
@@ -17818,10 +17856,12 @@ class growing_cache {
   ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
-  template <class Layout, rotation_table From, rotation_table To>
+  template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
-    tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
-                                    placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
+    ROPE_DETAIL_CHECK_LAYOUT("rebase", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
+                                      placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
@@ -17859,11 +17899,14 @@ class growing_cache {
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
-  template <class Layout, rotation_table Table>
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
-                                   placed(Cache::names.shift, table), row);
+    ROPE_DETAIL_CHECK_LAYOUT("shift", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+                                     placed(Cache::names.shift, table), row);
   }
+  ROPE_DETAIL_ASK_FOR_TURNS();
 
   /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
   ///
@@ -17996,8 +18039,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
   /// Cost:    one copy of k and v
-  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
-            class Threads = this_thread>
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
@@ -18634,8 +18676,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
   /// Cost:    one copy of the keys and values that stay
-  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
-            class Threads = this_thread>
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
@@ -18671,8 +18712,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
-  template <class Layout, rotation_table Table>
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
     const auto placed = detail::placed(table);
     if (on_axes()) detail::has_token_rows("ring_cache", axes(), placed.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;

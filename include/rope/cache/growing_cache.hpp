@@ -6,10 +6,12 @@
 #include <span>
 
 #include <rope/cache/detail/cache_names.hpp>
+#include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/tables/placed_table.hpp>
 
@@ -63,9 +65,11 @@ class growing_cache {
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
-  template <class Layout, rotation_table Table>
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
-    tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
+    ROPE_DETAIL_CHECK_LAYOUT("check_table", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
   }
 
   /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
@@ -77,10 +81,12 @@ class growing_cache {
   ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
-  template <class Layout, rotation_table From, rotation_table To>
+  template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
-    tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
-                                    placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
+    ROPE_DETAIL_CHECK_LAYOUT("rebase", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
+                                      placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
@@ -118,11 +124,14 @@ class growing_cache {
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
-  template <class Layout, rotation_table Table>
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
-                                   placed(Cache::names.shift, table), row);
+    ROPE_DETAIL_CHECK_LAYOUT("shift", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+                                     placed(Cache::names.shift, table), row);
   }
+  ROPE_DETAIL_ASK_FOR_TURNS();
 
   /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
   ///

@@ -93,8 +93,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
   /// Cost:    one copy of k and v
-  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
-            class Threads = this_thread>
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);

@@ -135,8 +135,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
   /// Cost:    one copy of the keys and values that stay
-  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
-            class Threads = this_thread>
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
@@ -172,8 +171,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
-  template <class Layout, rotation_table Table>
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
     const auto placed = detail::placed(table);
     if (on_axes()) detail::has_token_rows("ring_cache", axes(), placed.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/policy.hpp>
 #include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -13,7 +14,7 @@
 #include <rope/rotation/view_checks.hpp>  // the checks of types
 #include <rope/tables/placed_table.hpp>
 
-/// What can be wrong with the types of a call that stores tokens, each in one sentence.
+/// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -57,6 +58,21 @@ constexpr bool misplaced_in_append_at() {
   return !given || lacks_list<row_counts, More...>(place + 1);
 }
 
+/// Whether `shift` is given other things behind its numbers than a table, which a named layout needs, and a
+/// row.
+template <class Layout, class... More>
+constexpr bool misplaced_in_shift() {
+  const std::size_t place = begins_with_table<stored_as::latents, More...>() ? 1 : 0;
+  return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
+         lacks_list<batch_row, More...>(place);
+}
+
+/// Whether `Arguments` are other than so many tables.
+template <class... Arguments>
+constexpr bool lacks_tables(std::size_t count) {
+  return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -88,5 +104,26 @@ constexpr bool misplaced_in_append_at() {
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
+
+/// The same of the functions that turn stored keys or check what turned them.
+#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
+  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \
+    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));       \
+  }                                                                                                         \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
+  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                        \
+    static_assert(                                                                                          \
+        !detail::lacks_tables<Arguments...>(2),                                                             \
+        "rebase: give the table that the keys were rotated by, and that which they shall be rotated by");   \
+  }                                                                                                         \
+  template <class Layout = detail::unnamed_layout, class... More>                                           \
+  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,            \
+                                                                     const More&...) {                      \
+    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                           \
+                  "shift: behind delta come the table of keys that are stored rotated, with their layout, " \
+                  "and then batch_row{b} for one row alone");                                               \
+  }                                                                                                         \
+  static_assert(true)
 
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
