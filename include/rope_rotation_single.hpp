@@ -2162,6 +2162,7 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 
 #include <algorithm>  // std::fill, std::min
 #include <cstddef>
+#include <type_traits>
 #include <utility>  // std::move
 #include <vector>
 
@@ -4318,21 +4319,22 @@ double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
-/// The channels of heads, and of their gradient, that turn.
-template <class X, class G>
-struct turning_channels {
-  head_view<const X> x;
-  head_view<const G> d_x;
+/// Heads that a table turns and their gradient, as one of the functions of gradient.hpp is given them.
+template <class X, class G, class S, class Source>
+struct turned_heads {
+  head_view<const X> x;    // the channels that turn, before the rotation or after it
+  head_view<const G> d_x;  // the gradient with respect to them
+  const frequency_table<S>& table;
+  Source positions;  // of token t of row b: positions(b, t)
 };
 
-/// The channels that turn, of checked heads and their gradient.
-///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
-template <class Layout, class X, class G, class S, class Source>
-turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
-                                        const head_view<const G>& d_x, const placed_table<S>& table,
-                                        const Source& positions) {
-  check_rotation<Layout>(function, x, table, positions);
+template <class Layout, class X, class G, class Table, class P>
+auto checked_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+                      const Table& table, const P& positions) {
+  const auto place = placed(table);
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
     ROPE_THROW(std::invalid_argument,
@@ -4340,8 +4342,9 @@ turning_channels<X, G> checked_gradient(const char* function, const head_view<co
                        ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
                        d_x.head_dim, "]"));
   check_memory(function, d_x);
-  const Index first = table.first_channel(), count = table.table().rotary_dim();
-  return {x.channels(first, count), d_x.channels(first, count)};
+  const Index first = place.first_channel(), count = place.table().rotary_dim();
+  return turned_heads<X, G, typename Table::scalar, std::remove_const_t<decltype(source)>>{
+      x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 
 /// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
@@ -4357,9 +4360,10 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 }
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
-template <class Layout, part which, class X, class G, class Threads>
-number_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                   const Threads& threads) {
+template <class Layout, part which, class X, class G, class S, class Source, class Threads>
+number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, const Threads& threads) {
+  const auto &x = heads.x, &d_x = heads.d_x;
+  const Index pairs = heads.table.pairs();
   number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
@@ -4371,21 +4375,25 @@ number_array<double> sums_by_token(const head_view<const X>& x, const head_view<
 
 /// For every row of the table the sum of those columns of `by_token` [n, batch * tokens] whose tokens use the
 /// row: [rows, n].
-template <class S, class Source>
-number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
-                                 const frequency_table<S>& table, const Source& positions) {
-  number_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+template <class X, class G, class S, class Source>
+number_array<double> sums_by_row(const number_array<double>& by_token,
+                                 const turned_heads<X, G, S, Source>& heads) {
+  const Index tokens = heads.x.tokens;
+  number_array<double> by_row(heads.table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
-    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
+    const auto row =
+        static_cast<Index>(heads.positions(token / tokens, token % tokens) - heads.table.first());
     for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
   }
   return by_row;
 }
 
 /// One part of every pair, summed over heads and tokens with weight(b, t, column): [pairs, columns].
-template <class Layout, part which, class X, class G, class Threads, class Weight>
-number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                   Index columns, const Threads& threads, const Weight& weight) {
+template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
+number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
+                                   const Threads& threads, const Weight& weight) {
+  const auto &x = heads.x, &d_x = heads.d_x;
+  const Index pairs = heads.table.pairs();
   // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
   // threads of most machines, few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
@@ -6901,14 +6909,9 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  const auto d_angle =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, plain, source);
+  const auto heads = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), table, positions);
+  return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
 }
 
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
@@ -6929,16 +6932,13 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", plain);
-  const auto coordinates = plain.coordinates();
+  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), table, positions);
+  detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
+  const auto coordinates = heads.table.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      turning.x, turning.d_x, plain.pairs(), plain.axes(), threads, [&](Index b, Index t, Index axis) {
-        const std::int64_t position = source(b, t);
+      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = heads.positions(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
       });
@@ -6958,22 +6958,18 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  detail::check_made_from_frequencies("coordinate_gradient", plain);
-  const number_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  number_array<double> by_token(plain.axes(), d_angle.cols());
+  const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), table, positions);
+  detail::check_made_from_frequencies("coordinate_gradient", heads.table);
+  const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
+  number_array<double> by_token(heads.table.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < plain.pairs(); ++i) sum += plain.inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < heads.table.pairs(); ++i) sum += heads.table.inv_freq(i, a) * d_angle(i, token);
       by_token(a, token) = sum;
     }
-  return detail::sums_by_row(by_token, x.tokens, plain, source);
+  return detail::sums_by_row(by_token, heads);
 }
 
 /// The gradient with respect to the entries of a table.
@@ -7004,17 +7000,10 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_y), placed, source);
-  const auto along =
-      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto across =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, plain, source),
-          detail::sums_by_row(across, x.tokens, plain, source)};
+  const auto heads = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_y), table, positions);
+  return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
+          detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
@@ -9068,15 +9057,12 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
                                           const xpos<S>& tables, const P& positions = P{},
                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning =
-      detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x), head_view<const G>(d_x),
-                                       detail::placed(tables.queries()), source);
+  const auto heads = detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), tables.queries(), positions);
   const double sign = side == xpos_side::queries ? 1 : -1;
-  return detail::weighted_sums<Layout, detail::part::along>(
-      turning.x, turning.d_x, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
-        return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
-      });
+  return detail::weighted_sums<Layout, detail::part::along>(heads, 1, threads, [&](Index b, Index t, Index) {
+    return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
+  });
 }
 
 /// The gradient with respect to inv_freq of one side: as in gradient.hpp, for queries and keys alike.
@@ -9093,13 +9079,10 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning =
-      detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x), head_view<const G>(d_x),
-                                       detail::placed(tables.queries()), source);
+  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), tables.queries(), positions);
   return detail::weighted_sums<Layout, detail::part::across>(
-      turning.x, turning.d_x, tables.queries().pairs(), 1, threads,
-      [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
+      heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
 }
 
 }  // namespace ROPE_ABI

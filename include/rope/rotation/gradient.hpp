@@ -114,14 +114,9 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  const auto d_angle =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, plain, source);
+  const auto heads = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), table, positions);
+  return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
 }
 
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
@@ -142,16 +137,13 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", plain);
-  const auto coordinates = plain.coordinates();
+  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), table, positions);
+  detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
+  const auto coordinates = heads.table.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      turning.x, turning.d_x, plain.pairs(), plain.axes(), threads, [&](Index b, Index t, Index axis) {
-        const std::int64_t position = source(b, t);
+      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = heads.positions(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
       });
@@ -171,22 +163,18 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  detail::check_made_from_frequencies("coordinate_gradient", plain);
-  const number_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  number_array<double> by_token(plain.axes(), d_angle.cols());
+  const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_x), table, positions);
+  detail::check_made_from_frequencies("coordinate_gradient", heads.table);
+  const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
+  number_array<double> by_token(heads.table.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < plain.pairs(); ++i) sum += plain.inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < heads.table.pairs(); ++i) sum += heads.table.inv_freq(i, a) * d_angle(i, token);
       by_token(a, token) = sum;
     }
-  return detail::sums_by_row(by_token, x.tokens, plain, source);
+  return detail::sums_by_row(by_token, heads);
 }
 
 /// The gradient with respect to the entries of a table.
@@ -217,17 +205,10 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_y), placed, source);
-  const auto along =
-      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto across =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, plain, source),
-          detail::sums_by_row(across, x.tokens, plain, source)};
+  const auto heads = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
+                                                      head_view<const G>(d_y), table, positions);
+  return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
+          detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);

@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::fill, std::min
 #include <cstddef>
+#include <type_traits>
 #include <utility>  // std::move
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
 #include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/rotation/view_checks.hpp>
@@ -58,21 +60,22 @@ double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
-/// The channels of heads, and of their gradient, that turn.
-template <class X, class G>
-struct turning_channels {
-  head_view<const X> x;
-  head_view<const G> d_x;
+/// Heads that a table turns and their gradient, as one of the functions of gradient.hpp is given them.
+template <class X, class G, class S, class Source>
+struct turned_heads {
+  head_view<const X> x;    // the channels that turn, before the rotation or after it
+  head_view<const G> d_x;  // the gradient with respect to them
+  const frequency_table<S>& table;
+  Source positions;  // of token t of row b: positions(b, t)
 };
 
-/// The channels that turn, of checked heads and their gradient.
-///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
-template <class Layout, class X, class G, class S, class Source>
-turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
-                                        const head_view<const G>& d_x, const placed_table<S>& table,
-                                        const Source& positions) {
-  check_rotation<Layout>(function, x, table, positions);
+template <class Layout, class X, class G, class Table, class P>
+auto checked_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+                      const Table& table, const P& positions) {
+  const auto place = placed(table);
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
     ROPE_THROW(std::invalid_argument,
@@ -80,8 +83,9 @@ turning_channels<X, G> checked_gradient(const char* function, const head_view<co
                        ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
                        d_x.head_dim, "]"));
   check_memory(function, d_x);
-  const Index first = table.first_channel(), count = table.table().rotary_dim();
-  return {x.channels(first, count), d_x.channels(first, count)};
+  const Index first = place.first_channel(), count = place.table().rotary_dim();
+  return turned_heads<X, G, typename Table::scalar, std::remove_const_t<decltype(source)>>{
+      x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 
 /// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
@@ -97,9 +101,10 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 }
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
-template <class Layout, part which, class X, class G, class Threads>
-number_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                   const Threads& threads) {
+template <class Layout, part which, class X, class G, class S, class Source, class Threads>
+number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, const Threads& threads) {
+  const auto &x = heads.x, &d_x = heads.d_x;
+  const Index pairs = heads.table.pairs();
   number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
@@ -111,21 +116,25 @@ number_array<double> sums_by_token(const head_view<const X>& x, const head_view<
 
 /// For every row of the table the sum of those columns of `by_token` [n, batch * tokens] whose tokens use the
 /// row: [rows, n].
-template <class S, class Source>
-number_array<double> sums_by_row(const number_array<double>& by_token, Index tokens,
-                                 const frequency_table<S>& table, const Source& positions) {
-  number_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+template <class X, class G, class S, class Source>
+number_array<double> sums_by_row(const number_array<double>& by_token,
+                                 const turned_heads<X, G, S, Source>& heads) {
+  const Index tokens = heads.x.tokens;
+  number_array<double> by_row(heads.table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
-    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
+    const auto row =
+        static_cast<Index>(heads.positions(token / tokens, token % tokens) - heads.table.first());
     for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
   }
   return by_row;
 }
 
 /// One part of every pair, summed over heads and tokens with weight(b, t, column): [pairs, columns].
-template <class Layout, part which, class X, class G, class Threads, class Weight>
-number_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                   Index columns, const Threads& threads, const Weight& weight) {
+template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
+number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
+                                   const Threads& threads, const Weight& weight) {
+  const auto &x = heads.x, &d_x = heads.d_x;
+  const Index pairs = heads.table.pairs();
   // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
   // threads of most machines, few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
