@@ -16000,6 +16000,696 @@ class cache_shape {
 
 #endif  // ROPE_CACHE_CACHE_SHAPE_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+
+#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
+#include <cstddef>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+
+#include <algorithm>  // std::copy_n
+#include <concepts>   // std::same_as
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZE_HPP
+#define ROPE_ROTATION_QUANTIZE_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+
+/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Refuses views of different shapes, and null pointers where there are elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
+                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
+                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+  check_memory(function, x);
+}
+
+/// Rounds one head of a checked view.
+template <class X>
+void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
+  if constexpr (std::is_same_v<X, float>) {
+    *scale = quantize_channels(x, count, integers);
+  } else {
+    struct quantized_numbers {};
+    float* wide = workspace<quantized_numbers, float>(count);
+    widen(x, count, wide);
+    *scale = quantize_channels(wide, count, integers);
+  }
+}
+
+/// Calls body(b, t, h) for every head of a view.
+template <class X, class Threads, class Body>
+void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
+}
+
+}  // namespace detail
+
+/// Rounds every head to integers times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param out  of the same shape
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
+/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
+///            at most that (tests/rotation/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
+/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("quantize", x, out);
+  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                                  out.scale_at(b, t, h));
+  });
+}
+
+/// The numbers that integers and scales stand for.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("dequantize", out, x);
+  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZE_HPP
+
+/// Memory of the heads of a cache, of channels or of integers with their scales.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
+template <class T>
+class head_memory {
+ public:
+  /// \param channels  of all heads, 0 where there are no heads or no channels
+  head_memory(std::size_t channels, std::size_t /*heads*/) : channels_(channels) {}
+
+  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  }
+  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  }
+
+ private:
+  storage<T> channels_;
+};
+
+template <std::same_as<std::int8_t> T>
+class head_memory<T> {
+ public:
+  head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
+
+  quantized_view<std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+  quantized_view<const std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+
+ private:
+  storage<std::int8_t> integers_;
+  storage<float> scales_;
+};
+
+/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
+/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
+template <class T, class Visit>
+void for_each_part(const head_view<T>& heads, Index h, Index a, Index from, Index b, Index to, Index count,
+                   const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+}
+template <class T, class Visit>
+void for_each_part(const quantized_view<T>& heads, Index h, Index a, Index from, Index b, Index to,
+                   Index count, const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+  visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
+}
+
+/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which turn and are
+/// rounded again.
+template <class T, class Turn, class By>
+void turn_stored(Turn& turn, const head_view<T>& keys, Index b, Index slot, const By& by) {
+  turn.turn(keys, b, slot, by);
+}
+template <class Turn, class By>
+void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, Index slot, const By& by) {
+  struct turned_numbers {};
+  const auto token = keys.batch_range(b, 1).token_range(slot, 1);
+  const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+                                        keys.heads, Index{keys.head_dim});
+  dequantize(token, numbers);
+  turn.turn(numbers, Index{0}, Index{0}, by);
+  quantize(numbers, token);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+
+#include <algorithm>  // std::min, std::max
+
+
+/// The new tokens of a batch, row by row, and on threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether the new tokens of every row can be rotated.
+///
+/// Throws:  as check_rotation
+template <class Layout, class K, class S, class Source>
+void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
+                        const placed_table<S>& table, const Source& positions) {
+  for (Index b = 0; b < k.batch; ++b)
+    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
+                           positions_of_row(positions, b));
+}
+
+/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
+/// threads.
+///
+/// \param bytes  that all of them take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+
+
+/// A norm and the table of the rotation that follows it, as one argument.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
+/// these too: keys are then normalised, rotated and written in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+
+  /// The norm that comes first and the table behind it.
+  ///
+  /// \param table  a frequency_table, or one that is placed in the head
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+
+  /// The norm of a key.
+  const head_norm<W>& norm() const { return norm_; }
+  /// What a normalised key rotates by.
+  const placed_table<S>& table() const { return table_; }
+
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+
+namespace detail {
+
+/// In place of a norm: none.
+struct no_norm {};
+
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+
+/// What is done to new keys on their way into a cache.
+template <class S, class Norm>
+struct key_way {
+  placed_table<S> table;
+  Norm norm;
+};
+
+template <rotation_table Table>
+auto key_way_of(const Table& table) {
+  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_way_of(const normed_table<S, W>& table) {
+  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+}
+
+}  // namespace detail
+
+/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_way_of(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
+
+/// How channels get into the type in which a cache keeps them, and back: copied, rotated, or normalised and
+/// rotated, each rounded once.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether heads of X are stored as channels of type T with one rounding at most.
+template <class X, class T>
+inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
+
+/// New heads of K and V become channels of type T of a cache or of pages.
+#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
+  static_assert(                                                                                          \
+      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
+      name                                                                                                \
+      ": k and v have the channel type of what stores them, or are float where that is a "                \
+      "16-bit type, or any but double where it is std::int8_t")
+
+/// Queries and outputs of T meet stored channels of type C.
+#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
+  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
+                ": q and out have the channel type of the stored keys and values, or are float where " \
+                "that is a 16-bit type or std::int8_t")
+
+/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+template <class X, class T>
+void copy_channels(const head_view<X>& x, const head_view<T>& out) {
+  using value = std::remove_const_t<X>;
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index h = 0; h < x.heads; ++h)
+      for (Index t = 0; t < x.tokens; ++t) {
+        if constexpr (std::is_same_v<value, T>)
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+        else
+          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                  .template cast<T>();
+      }
+}
+
+/// The same with integers and scales.
+template <class X>
+void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  quantize(x, out);
+}
+template <class X, class T>
+void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
+  dequantize(x, out);
+}
+
+/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
+/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
+  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+    struct rotated_tokens {};
+    value* memory = workspace<rotated_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
+    copy_channels(wide, out);
+  } else {
+    copy_channels(x, out);
+    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
+  }
+}
+
+/// The same for heads that are normalised first.
+template <class Layout, class X, class T, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, const norm_rule<W>& norm) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
+  } else {
+    struct normed_tokens {};
+    value* memory = workspace<normed_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
+    copy_channels(wide, out);
+  }
+}
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+
+/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
+  } else {
+    copy_channels(x, wide);
+    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
+  }
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  copy_channels(x, wide);
+  normalize_and_rotate_all<Layout, float>(head_view<const float>(wide), wide, norm, table, positions);
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  dequantize(x, out);
+  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+
+/// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
+/// value_dim], which may be a part of the keys, and how new tokens get there.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
+/// comes as new keys is then the rest of their channels.
+enum class value_place { own, in_keys };
+
+/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
+///            was moved from.
+template <class T, value_place place = value_place::own>
+class cache_memory {
+  static_assert(
+      channel<T> || (is_quantized<T> && place == value_place::own),
+      "kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have memory "
+      "of their own, std::int8_t");
+  static constexpr bool shared = place == value_place::in_keys;
+
+ public:
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
+  ///          address space
+  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
+               Index value_dim)
+      : batch_(batch),
+        slots_(slot_count),
+        heads_(kv_heads),
+        head_dim_(head_dim),
+        value_dim_(value_dim),
+        keys_(memory_of(owner, head_dim)),
+        values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
+
+  Index batch() const { return batch_; }
+  Index slot_count() const { return slots_; }
+
+  stored_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  stored_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  stored_view<const T> values() const {
+    if constexpr (shared)
+      return keys().channels(0, value_dim_);
+    else
+      return values_.view(batch_, heads_, slots_, value_dim_);
+  }
+  stored_view<T> values() {
+    if constexpr (shared)
+      return keys().channels(0, value_dim_);
+    else
+      return values_.view(batch_, heads_, slots_, value_dim_);
+  }
+
+  /// The channel of a key that new keys begin at.
+  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
+  /// Bytes that `count` tokens take.
+  double bytes_of(Index count) const {
+    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
+  }
+
+  /// New tokens fit in shape and number of rows.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class K, class V>
+  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
+                 const row_counts& counts) const {
+    ROPE_DETAIL_CHECK_STORED("append", K, V, T);
+    constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
+    check_shape(function, k_name, k, head_dim_ - first_new_channel());
+    check_shape(function, v_name, v, value_dim_);
+    if (k.tokens != v.tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", k_name, " and ", v_name, " must have the same tokens, got ",
+                         k.tokens, " and ", v.tokens));
+    check_counts(function, counts, batch_, k.tokens);
+  }
+
+  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
+  template <class K, class V>
+  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
+    write_values(v, b, first, count, slot);
+  }
+
+  /// The same, with the keys rotated by their positions, as those of a batch of one.
+  ///
+  /// \param table  placed in what comes as new keys
+  /// \param norm   checked, or no_norm
+  template <class Layout, class K, class V, class S, class Source, class Norm>
+  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
+                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
+    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
+                            positions, norm);
+    write_values(v, b, first, count, slot);
+  }
+
+  /// Copies the new tokens of every row behind those it holds.
+  ///
+  /// \param rows  size(b) says how many row b holds
+  template <class Rows, class K, class V, class Threads>
+  void write_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v, const row_counts& counts,
+                    const Threads& threads) {
+    for_each_run(
+        threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
+        [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
+  }
+  /// The same, with the keys rotated by their positions in the batch.
+  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads, class Norm>
+  void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
+                            const row_counts& counts, const placed_table<S>& table, const Source& positions,
+                            const Threads& threads, const Norm& norm) {
+    for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
+                 [&](Index b, Index first, Index count) {
+                   write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
+                                         positions_of_row(positions, b, first), norm);
+                 });
+  }
+
+  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
+  void move_down(Index b, Index from, Index to, Index count) {
+    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+    for (Index h = 0; h < heads_; ++h) {
+      for_each_part(keys(), h, b, from, b, to, count, copy);
+      if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
+    }
+  }
+
+  /// Copies the first `count` slots of row `from` to those of row `to`.
+  void copy_row(Index from, Index to, Index count) {
+    for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
+  }
+  void swap_rows(Index a, Index b, Index count) {
+    for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
+  }
+
+ private:
+  /// Calls visit(channels, size, channels) for what is next to each other in the first slots of two rows.
+  template <class Visit>
+  void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
+    for (Index h = 0; h < heads_; ++h) {
+      for_each_part(keys(), h, a, 0, b, 0, count, visit);
+      if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
+    }
+  }
+
+  /// Where the new keys of slots [slot, slot + count) of row b go.
+  stored_view<T> new_keys(Index b, Index slot, Index count) {
+    const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
+    if constexpr (shared)
+      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
+    else
+      return those;
+  }
+  template <class V>
+  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(v.batch_range(b, 1).token_range(first, count),
+                  values().batch_range(b, 1).token_range(slot, count));
+  }
+
+  template <class X>
+  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
+    check_view(function, x);
+    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
+                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    check_memory(function, x);
+  }
+
+  head_memory<T> memory_of(const char* owner, Index head_dim) const {
+    const std::size_t channels = checked_size(owner, head_dim);
+    return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
+  }
+  std::size_t checked_size(const char* owner, Index head_dim) const {
+    Index size = Index(sizeof(T));
+    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
+      if (extent < 0)
+        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
+                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
+        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
+                                              head_dim, "] exceeds the address space"));
+      size *= (std::max)(extent, Index{1});
+    }
+    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
+  }
+
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
+  head_memory<T> keys_, values_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
 #define ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
 
@@ -16397,89 +17087,6 @@ class token_coordinates {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
-#define ROPE_ROTATION_NORMED_TABLE_HPP
-
-
-/// A norm and the table of the rotation that follows it, as one argument.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
-/// these too: keys are then normalised, rotated and written in one pass.
-///
-///     cache.append<half_split>(k, v, normed_table(k_norm, table));
-///
-/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
-///
-/// \tparam S  float or double: the type of a table entry
-/// \tparam W  the type of a weight
-template <class S, class W>
-class normed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-
-  /// The norm that comes first and the table behind it.
-  ///
-  /// \param table  a frequency_table, or one that is placed in the head
-  template <rotation_table Table>
-  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
-
-  /// The norm of a key.
-  const head_norm<W>& norm() const { return norm_; }
-  /// What a normalised key rotates by.
-  const placed_table<S>& table() const { return table_; }
-
- private:
-  head_norm<W> norm_;
-  placed_table<S> table_;
-};
-
-template <class W, rotation_table Table>
-normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
-
-namespace detail {
-
-/// In place of a norm: none.
-struct no_norm {};
-
-template <class T>
-no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
-  return {};
-}
-
-/// What is done to new keys on their way into a cache.
-template <class S, class Norm>
-struct key_way {
-  placed_table<S> table;
-  Norm norm;
-};
-
-template <rotation_table Table>
-auto key_way_of(const Table& table) {
-  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
-}
-template <class S, class W>
-auto key_way_of(const normed_table<S, W>& table) {
-  return key_way<S, head_norm<W>>{table.table(), table.norm()};
-}
-
-}  // namespace detail
-
-/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
-template <class Table>
-concept key_table = requires(const Table& table) {
-  detail::key_way_of(table);
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 
 /// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
 
@@ -16594,6 +17201,13 @@ constexpr bool lacks_tables(std::size_t count) {
   static_assert(true)
 
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_GROWING_CACHE_HPP
+#define ROPE_CACHE_GROWING_CACHE_HPP
+
+#include <cstdint>
+#include <span>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
@@ -16810,613 +17424,6 @@ class axes_rows {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-
-#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
-#include <cstddef>
-#include <initializer_list>
-#include <limits>
-#include <span>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
-#define ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
-
-#include <algorithm>  // std::copy_n
-#include <concepts>   // std::same_as
-#include <cstddef>
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_QUANTIZE_HPP
-#define ROPE_ROTATION_QUANTIZE_HPP
-
-#include <cstdint>
-#include <type_traits>
-
-
-/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Refuses views of different shapes, and null pointers where there are elements.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class X, class T>
-void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
-  check_view(function, x);
-  check_quantized(function, integers);
-  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
-      x.head_dim != integers.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
-                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
-                       ", ", integers.heads, ", ", integers.head_dim, "]"));
-  check_memory(function, x);
-}
-
-/// Rounds one head of a checked view.
-template <class X>
-void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
-  if constexpr (std::is_same_v<X, float>) {
-    *scale = quantize_channels(x, count, integers);
-  } else {
-    struct quantized_numbers {};
-    float* wide = workspace<quantized_numbers, float>(count);
-    widen(x, count, wide);
-    *scale = quantize_channels(wide, count, integers);
-  }
-}
-
-/// Calls body(b, t, h) for every head of a view.
-template <class X, class Threads, class Body>
-void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
-  });
-}
-
-}  // namespace detail
-
-/// Rounds every head to integers times one scale.
-///
-///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
-///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
-/// \param out  of the same shape
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
-///
-/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
-/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
-///
-/// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
-///            at most that (tests/rotation/quantize.test.cpp)
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
-/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
-template <class X, class T, class Threads = this_thread>
-void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
-  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
-                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("quantize", x, out);
-  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                                  out.scale_at(b, t, h));
-  });
-}
-
-/// The numbers that integers and scales stand for.
-///
-///     out_d = scale i_d
-///
-/// \param x    [batch, tokens, heads, head_dim]
-/// \param out  of the same shape, of float or a 16-bit type
-///
-/// Requires:  x and out share no memory
-/// Throws:    as quantize
-/// Accuracy:  one rounding to float, and one to the type of out
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
-template <class X, class T, class Threads = this_thread>
-void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
-  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("dequantize", out, x);
-  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
-    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
-  });
-}
-
-ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_QUANTIZE_HPP
-
-/// Memory of the heads of a cache, of channels or of integers with their scales.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
-template <class T>
-class head_memory {
- public:
-  /// \param channels  of all heads, 0 where there are no heads or no channels
-  head_memory(std::size_t channels, std::size_t /*heads*/) : channels_(channels) {}
-
-  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
-  }
-  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
-  }
-
- private:
-  storage<T> channels_;
-};
-
-template <std::same_as<std::int8_t> T>
-class head_memory<T> {
- public:
-  head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
-
-  quantized_view<std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-  quantized_view<const std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-
- private:
-  storage<std::int8_t> integers_;
-  storage<float> scales_;
-};
-
-/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
-/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
-template <class T, class Visit>
-void for_each_part(const head_view<T>& heads, Index h, Index a, Index from, Index b, Index to, Index count,
-                   const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-}
-template <class T, class Visit>
-void for_each_part(const quantized_view<T>& heads, Index h, Index a, Index from, Index b, Index to,
-                   Index count, const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-  visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
-}
-
-/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which turn and are
-/// rounded again.
-template <class T, class Turn, class By>
-void turn_stored(Turn& turn, const head_view<T>& keys, Index b, Index slot, const By& by) {
-  turn.turn(keys, b, slot, by);
-}
-template <class Turn, class By>
-void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, Index slot, const By& by) {
-  struct turned_numbers {};
-  const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-  const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
-                                        keys.heads, Index{keys.head_dim});
-  dequantize(token, numbers);
-  turn.turn(numbers, Index{0}, Index{0}, by);
-  quantize(numbers, token);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-
-#include <algorithm>  // std::min, std::max
-
-
-/// The new tokens of a batch, row by row, and on threads.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether the new tokens of every row can be rotated.
-///
-/// Throws:  as check_rotation
-template <class Layout, class K, class S, class Source>
-void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const placed_table<S>& table, const Source& positions) {
-  for (Index b = 0; b < k.batch; ++b)
-    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
-                           positions_of_row(positions, b));
-}
-
-/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
-/// threads.
-///
-/// \param bytes  that all of them take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
-      if (first < last) write(b, first, last - first);
-    }
-  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-
-#include <algorithm>  // std::copy_n
-#include <cstdint>
-#include <type_traits>
-
-
-/// How channels get into the type in which a cache keeps them, and back: copied, rotated, or normalised and
-/// rotated, each rounded once.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether heads of X are stored as channels of type T with one rounding at most.
-template <class X, class T>
-inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
-
-/// New heads of K and V become channels of type T of a cache or of pages.
-#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
-  static_assert(                                                                                          \
-      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
-      name                                                                                                \
-      ": k and v have the channel type of what stores them, or are float where that is a "                \
-      "16-bit type, or any but double where it is std::int8_t")
-
-/// Queries and outputs of T meet stored channels of type C.
-#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
-  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
-                ": q and out have the channel type of the stored keys and values, or are float where " \
-                "that is a 16-bit type or std::int8_t")
-
-/// Copies heads of one shape, rounding or widening each channel once where the types differ.
-template <class X, class T>
-void copy_channels(const head_view<X>& x, const head_view<T>& out) {
-  using value = std::remove_const_t<X>;
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index h = 0; h < x.heads; ++h)
-      for (Index t = 0; t < x.tokens; ++t) {
-        if constexpr (std::is_same_v<value, T>)
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-        else
-          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                  .template cast<T>();
-      }
-}
-
-/// The same with integers and scales.
-template <class X>
-void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  quantize(x, out);
-}
-template <class X, class T>
-void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
-  dequantize(x, out);
-}
-
-/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
-/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
-  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
-    struct rotated_tokens {};
-    value* memory = workspace<rotated_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
-    copy_channels(wide, out);
-  } else {
-    copy_channels(x, out);
-    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
-  }
-}
-
-/// The same for heads that are normalised first.
-template <class Layout, class X, class T, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, const norm_rule<W>& norm) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
-  } else {
-    struct normed_tokens {};
-    value* memory = workspace<normed_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
-    copy_channels(wide, out);
-  }
-}
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-
-/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
-  } else {
-    copy_channels(x, wide);
-    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
-  }
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  copy_channels(x, wide);
-  normalize_and_rotate_all<Layout, float>(head_view<const float>(wide), wide, norm, table, positions);
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  dequantize(x, out);
-  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-
-/// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
-/// value_dim], which may be a part of the keys, and how new tokens get there.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
-/// comes as new keys is then the rest of their channels.
-enum class value_place { own, in_keys };
-
-/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
-///            was moved from.
-template <class T, value_place place = value_place::own>
-class cache_memory {
-  static_assert(
-      channel<T> || (is_quantized<T> && place == value_place::own),
-      "kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have memory "
-      "of their own, std::int8_t");
-  static constexpr bool shared = place == value_place::in_keys;
-
- public:
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
-  ///          address space
-  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
-               Index value_dim)
-      : batch_(batch),
-        slots_(slot_count),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim),
-        keys_(memory_of(owner, head_dim)),
-        values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
-
-  Index batch() const { return batch_; }
-  Index slot_count() const { return slots_; }
-
-  stored_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  stored_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  stored_view<const T> values() const {
-    if constexpr (shared)
-      return keys().channels(0, value_dim_);
-    else
-      return values_.view(batch_, heads_, slots_, value_dim_);
-  }
-  stored_view<T> values() {
-    if constexpr (shared)
-      return keys().channels(0, value_dim_);
-    else
-      return values_.view(batch_, heads_, slots_, value_dim_);
-  }
-
-  /// The channel of a key that new keys begin at.
-  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
-  /// Bytes that `count` tokens take.
-  double bytes_of(Index count) const {
-    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
-  }
-
-  /// New tokens fit in shape and number of rows.
-  ///
-  /// Throws:  std::invalid_argument
-  template <class K, class V>
-  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
-                 const row_counts& counts) const {
-    ROPE_DETAIL_CHECK_STORED("append", K, V, T);
-    constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
-    check_shape(function, k_name, k, head_dim_ - first_new_channel());
-    check_shape(function, v_name, v, value_dim_);
-    if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", k_name, " and ", v_name, " must have the same tokens, got ",
-                         k.tokens, " and ", v.tokens));
-    check_counts(function, counts, batch_, k.tokens);
-  }
-
-  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
-  template <class K, class V>
-  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
-    write_values(v, b, first, count, slot);
-  }
-
-  /// The same, with the keys rotated by their positions, as those of a batch of one.
-  ///
-  /// \param table  placed in what comes as new keys
-  /// \param norm   checked, or no_norm
-  template <class Layout, class K, class V, class S, class Source, class Norm>
-  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
-                            positions, norm);
-    write_values(v, b, first, count, slot);
-  }
-
-  /// Copies the new tokens of every row behind those it holds.
-  ///
-  /// \param rows  size(b) says how many row b holds
-  template <class Rows, class K, class V, class Threads>
-  void write_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v, const row_counts& counts,
-                    const Threads& threads) {
-    for_each_run(
-        threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
-        [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
-  }
-  /// The same, with the keys rotated by their positions in the batch.
-  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads, class Norm>
-  void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
-                            const row_counts& counts, const placed_table<S>& table, const Source& positions,
-                            const Threads& threads, const Norm& norm) {
-    for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
-                 [&](Index b, Index first, Index count) {
-                   write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_of_row(positions, b, first), norm);
-                 });
-  }
-
-  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
-  void move_down(Index b, Index from, Index to, Index count) {
-    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, b, from, b, to, count, copy);
-      if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
-    }
-  }
-
-  /// Copies the first `count` slots of row `from` to those of row `to`.
-  void copy_row(Index from, Index to, Index count) {
-    for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
-  }
-  void swap_rows(Index a, Index b, Index count) {
-    for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
-  }
-
- private:
-  /// Calls visit(channels, size, channels) for what is next to each other in the first slots of two rows.
-  template <class Visit>
-  void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, a, 0, b, 0, count, visit);
-      if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
-    }
-  }
-
-  /// Where the new keys of slots [slot, slot + count) of row b go.
-  stored_view<T> new_keys(Index b, Index slot, Index count) {
-    const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
-    if constexpr (shared)
-      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
-    else
-      return those;
-  }
-  template <class V>
-  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(v.batch_range(b, 1).token_range(first, count),
-                  values().batch_range(b, 1).token_range(slot, count));
-  }
-
-  template <class X>
-  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
-    check_view(function, x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
-                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-    check_memory(function, x);
-  }
-
-  head_memory<T> memory_of(const char* owner, Index head_dim) const {
-    const std::size_t channels = checked_size(owner, head_dim);
-    return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
-  }
-  std::size_t checked_size(const char* owner, Index head_dim) const {
-    Index size = Index(sizeof(T));
-    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
-                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
-      // Strides are products of extents even where another one is zero.
-      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
-                                              head_dim, "] exceeds the address space"));
-      size *= (std::max)(extent, Index{1});
-    }
-    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
-    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
-  }
-
-  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
-  head_memory<T> keys_, values_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 #define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
@@ -17771,13 +17778,6 @@ class stored_tokens {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_GROWING_CACHE_HPP
-#define ROPE_CACHE_GROWING_CACHE_HPP
-
-#include <cstdint>
-#include <span>
-
 
 /// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
 
@@ -18119,9 +18119,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 #ifndef ROPE_CACHE_LATENT_CACHE_HPP
 #define ROPE_CACHE_LATENT_CACHE_HPP
 
-#include <cstdint>
 #include <limits>
-#include <span>
 
 
 /// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.

@@ -7,10 +7,10 @@
 
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/cache_shape.hpp>
+#include <rope/cache/detail/cache_memory.hpp>  // value_place
 #include <rope/cache/detail/cache_names.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
-#include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/token_coordinates.hpp>
@@ -18,9 +18,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/table.hpp>
 
 /// The keys and values of the tokens a decoder has already seen.
 

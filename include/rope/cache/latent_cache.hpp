@@ -2,15 +2,13 @@
 #ifndef ROPE_CACHE_LATENT_CACHE_HPP
 #define ROPE_CACHE_LATENT_CACHE_HPP
 
-#include <cstdint>
 #include <limits>
-#include <span>
 
 #include <rope/base/message.hpp>
+#include <rope/cache/detail/cache_memory.hpp>  // value_place
 #include <rope/cache/detail/cache_names.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
-#include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
