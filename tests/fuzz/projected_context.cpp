@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Cross-attention of a block to contexts that it projected: any shapes, norms, tables, layouts and forms of positions, against
-// the formula with every product written out; and every use of a context that its comments say throws.
+// Cross-attention of a block to contexts that it projected: any shapes, norms, tables, layouts and forms of
+// positions, against the formula with every product written out; and every use of a context that its comments
+// say throws.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <algorithm>
@@ -12,12 +13,13 @@
 #include <vector>
 
 #include <rope/block/projected_context.hpp>
-#include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/table.hpp>
 
+#include "fuzz/support/block_weights.hpp"
 #include "fuzz/support/bytes.hpp"
 #include "fuzz/support/check.hpp"
+#include "fuzz/support/position_tables.hpp"
 #include "fuzz/support/tokens.hpp"
+#include "fuzz/support/types.hpp"
 
 using namespace rope;
 
@@ -25,99 +27,12 @@ using namespace rope;
 namespace fuzz {
 namespace {
 
-constexpr Index pairs = 2;
-
-struct tables {
-  frequencies slow = frequencies(2 * pairs, 50.0),
-              fast = frequencies::custom(Eigen::Array2d(1.5, 0.25), 1.25);
-  std::vector<frequency_table<float>> all = {frequency_table<float>(slow, -20, 60),
-                                             frequency_table<float>(fast, -20, 60)};
-  frequency_table<float> of_more_pairs = frequency_table<float>(frequencies(2 * pairs + 8, 50.0), -20, 60);
-  static const tables& get() {
-    static const tables one;
-    return one;
-  }
-};
-
-template <class T>
-using rows_of = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-/// Multiples of 1/64 below 1/2 in magnitude, so that a projection is exact in float.
-template <class T>
-rows_of<T> draw_rows(bytes& b, Index rows, Index columns) {
-  rows_of<T> x(rows, columns);
-  std::uint64_t state = b.bits(2) + 1;
-  for (Index i = 0; i < x.size(); ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    x(i) = static_cast<T>(static_cast<int>(state >> 58) - 32) / 64;
-  }
-  return x;
-}
-
-/// The weights of a block, which refers to them.
-template <class T>
-struct parts {
-  multi_head_shape shape;
-  rows_of<T> q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
-  bool norm, bias;
-
-  parts(bytes& b, Index heads, Index kv_heads, Index head_dim, Index value_dim)
-      : shape{b.between(1, 4), b.between(1, 4), b.between(1, 3), heads, kv_heads, head_dim, value_dim},
-        q(draw_rows<T>(b, heads * head_dim, shape.model_dim)),
-        k(draw_rows<T>(b, kv_heads * head_dim, shape.context_dim)),
-        v(draw_rows<T>(b, kv_heads * value_dim, shape.context_dim)),
-        o(draw_rows<T>(b, shape.out_dim, heads * value_dim)),
-        q_bias(draw_rows<T>(b, 1, q.rows())),
-        k_bias(draw_rows<T>(b, 1, k.rows())),
-        v_bias(draw_rows<T>(b, 1, v.rows())),
-        o_bias(draw_rows<T>(b, 1, o.rows())),
-        q_norm(draw_rows<T>(b, 1, head_dim)),
-        k_norm(draw_rows<T>(b, 1, head_dim)),
-        norm(b.one_in(3)),
-        bias(b.coin()) {}
-
-  multi_head_weights<T> weights() const {
-    const auto map = [&](const rows_of<T>& w, const rows_of<T>& own) {
-      return projection<const T>(w.data(), w.rows(), w.cols(), bias ? own.data() : nullptr);
-    };
-    multi_head_weights<T> all = {
-        .q = map(q, q_bias), .k = map(k, k_bias), .v = map(v, v_bias), .o = map(o, o_bias)};
-    using norm_map = typename multi_head_weights<T>::norm_map;
-    if (norm) {
-      new (&all.q_norm) norm_map(q_norm.data(), q_norm.size());
-      new (&all.k_norm) norm_map(k_norm.data(), k_norm.size());
-    }
-    return all;
-  }
-  multi_head_options options() const {
-    return {.heads = shape.heads, .kv_heads = shape.kv_heads, .norm_epsilon = 0.125};
-  }
-};
-
-/// Row r of x through a weight and a bias.
-template <class T>
-channels project(const rows_of<T>& x, Index r, const rows_of<T>& w, const rows_of<T>& own, bool bias) {
-  channels y;
-  for (Index i = 0; i < w.rows(); ++i) {
-    wide sum = bias ? static_cast<wide>(own(i)) : wide(0);
-    for (Index j = 0; j < w.cols(); ++j) sum += static_cast<wide>(w(i, j)) * static_cast<wide>(x(r, j));
-    y.push_back(sum);
-  }
-  return y;
-}
-
-/// Heads over their root mean square; the error is that of float or double, times what the division may add.
-template <class T>
-void normalize(fuzz::key& k, Index head_dim, const rows_of<T>& weight) {
-  const auto dim = static_cast<std::size_t>(head_dim);
-  for (std::size_t head = 0; head < k.exact.size(); head += dim) {
-    wide squares = 0;
-    for (std::size_t d = 0; d < dim; ++d) squares += k.exact[head + d] * k.exact[head + d];
-    const wide root = testing::sqrt(squares / static_cast<wide>(dim) + 0.125L);
-    for (std::size_t d = 0; d < dim; ++d)
-      k.exact[head + d] *= static_cast<wide>(weight(static_cast<Index>(d))) / root;
-  }
-  k.error = 16 * tolerance::unit_roundoff<T>();
+const position_tables& tables() {
+  using table = frequency_table<float>;
+  static const position_tables all = {{table(slow_pairs(), -20, 60), table(fast_pairs(1.25), -20, 60)},
+                                      2,
+                                      table(frequencies(2 * pairs + 8, 50.0), -20, 60)};
+  return all;
 }
 
 /// Where tokens are, in one of the forms of a call.
@@ -171,11 +86,11 @@ struct places {
 
 /// Contexts that cannot be projected.
 template <class T, class Layout, class Table>
-void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const rows_of<T>& context, Index batch,
-            Index tokens, const Table& by) {
+void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const token_matrix<T>& context,
+            Index batch, Index tokens, const Table& by) {
   switch (b.up_to(15)) {
     case 11: {
-      const rows_of<T> wider = rows_of<T>::Zero(context.rows(), context.cols() + 1);
+      const token_matrix<T> wider = token_matrix<T>::Zero(context.rows(), context.cols() + 1);
       return refuses<std::invalid_argument>("a context has the columns of its weights",
                                             [&] { static_cast<void>(block.project_context(wider, batch)); });
     }
@@ -184,7 +99,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const rows_o
                                             [&] { static_cast<void>(block.project_context(context, -1)); });
     case 13: {
       if (batch < 2) return;
-      const rows_of<T> longer = rows_of<T>::Zero(context.rows() + 1, context.cols());
+      const token_matrix<T> longer = token_matrix<T>::Zero(context.rows() + 1, context.cols());
       return refuses<std::invalid_argument>("rows of a batch are equally long",
                                             [&] { static_cast<void>(block.project_context(longer, batch)); });
     }
@@ -195,7 +110,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const rows_o
       });
     case 15:
       return refuses<std::invalid_argument>("a window beyond the head is refused", [&] {
-        static_cast<void>(block.project_context(context, batch, tables::get().of_more_pairs, 0));
+        static_cast<void>(block.project_context(context, batch, tables().of_more_pairs, 0));
       });
     default:
       return;
@@ -204,31 +119,31 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const rows_o
 
 /// Calls with a context that does not go with them.
 template <class T, class Layout>
-void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const parts<T>& own,
+void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_weights<T>& own,
             const projected_context<T>& kept, bool turned, std::size_t table, Index first_channel,
-            Index segment_count, const rows_of<T>& x, const places& of_queries) {
-  const auto refused = [&](const char* claim, const auto& attention, const rows_of<T>& asking,
+            Index segment_count, const token_matrix<T>& x, const places& of_queries) {
+  const auto refused = [&](const char* claim, const auto& attention, const token_matrix<T>& asking,
                            const frequency_table<float>* other, Index place, const auto& at) {
-    rows_of<T> out = rows_of<T>::Constant(asking.rows(), own.shape.out_dim, T(-77));
-    const rows_of<T> before = out;
+    token_matrix<T> out = token_matrix<T>::Constant(asking.rows(), own.shape.out_dim, T(-77));
+    const token_matrix<T> before = out;
     refuses<std::invalid_argument>(claim, [&] {
       if (other == nullptr) return attention.cross(asking, kept, out);
       attention.cross(asking, kept, out, other->at_channel(place), at);
     });
     check(out == before, "a refused call writes nothing");
   };
-  const auto* by = turned ? &tables::get().all[table] : nullptr;
+  const auto* by = turned ? &tables()[table] : nullptr;
   const std::int64_t start = 0;
   const long kind = b.up_to(15);
   of_queries.with([&](const auto& at) {
     switch (kind) {
       case 8:  // a table too much, or none
-        return refused("keys and queries turn, or neither", block, x,
-                       turned ? nullptr : &tables::get().all[0], first_channel, at);
+        return refused("keys and queries turn, or neither", block, x, turned ? nullptr : &tables()[0],
+                       first_channel, at);
       case 9:
         if (!turned) return;
-        return refused("keys and queries turn by one table", block, x, &tables::get().all[1 - table],
-                       first_channel, at);
+        return refused("keys and queries turn by one table", block, x, &tables()[1 - table], first_channel,
+                       at);
       case 10:
         if (!turned || own.shape.head_dim == 2 * pairs) return;
         return refused("keys and queries turn in one place", block, x, by, first_channel == 0 ? 1 : 0, at);
@@ -239,8 +154,8 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const parts<
         return refused("keys and queries turn in one layout", other, x, by, first_channel, at);
       }
       case 12: {  // of a block of other heads
-        parts<T> more(b, 2 * own.shape.heads, 2 * own.shape.kv_heads, own.shape.head_dim,
-                      own.shape.value_dim);
+        block_weights<T> more(b, 2 * own.shape.heads, 2 * own.shape.kv_heads, own.shape.head_dim,
+                              own.shape.value_dim);
         more.shape.model_dim = own.shape.model_dim,
         more.q = draw_rows<T>(b, more.q.rows(), own.shape.model_dim);
         more.shape.out_dim = own.shape.out_dim, more.o = draw_rows<T>(b, own.shape.out_dim, more.o.cols());
@@ -249,7 +164,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const parts<
         return refused("a context is of one shape", other, x, by, first_channel, at);
       }
       case 13: {
-        const rows_of<T> wider = rows_of<T>::Zero(x.rows(), x.cols() + 1);
+        const token_matrix<T> wider = token_matrix<T>::Zero(x.rows(), x.cols() + 1);
         return refused("x has the columns of its weight", block, wider, by, first_channel, at);
       }
       case 14: {
@@ -275,10 +190,10 @@ void run(bytes& b) {
               head_dim = 2 * pairs + b.up_to(2), value_dim = b.between(1, 3),
               batch = b.one_in(12) ? 0 : b.between(1, 3), tokens = batch == 0 ? 0 : b.up_to(6),
               queries = batch == 0 ? 0 : b.up_to(4);
-  const parts<T> own(b, heads, kv_heads, head_dim, value_dim);
+  const block_weights<T> own(b, heads, kv_heads, head_dim, value_dim);
   const multi_head_attention<T, Layout> block(own.weights(), own.options());
-  const rows_of<T> context = draw_rows<T>(b, batch * tokens, own.shape.context_dim),
-                   x = draw_rows<T>(b, batch * queries, own.shape.model_dim);
+  const token_matrix<T> context = draw_rows<T>(b, batch * tokens, own.shape.context_dim),
+                        x = draw_rows<T>(b, batch * queries, own.shape.model_dim);
   const bool turned = b.coin();
   const auto table = static_cast<std::size_t>(b.up_to(1));
   const Index first_channel = b.up_to(long(head_dim) - 2 * pairs), segment_count = b.between(1, 3);
@@ -286,7 +201,7 @@ void run(bytes& b) {
   const auto query_form = form == places::in_segments ? form : static_cast<places::form>(b.up_to(2));
   const places of_keys(b, form, batch, tokens, segment_count),
       of_queries(b, query_form, batch, queries, segment_count);
-  const auto by = tables::get().all[table].at_channel(first_channel);
+  const auto by = tables()[table].at_channel(first_channel);
 
   std::optional<projected_context<T>> kept;
   const auto make = [&] {
@@ -309,13 +224,8 @@ void run(bytes& b) {
             kept->head_dim() == head_dim && kept->value_dim() == value_dim,
         "a context has the extents of its block and tokens");
 
-  // The rule of the table: its frequencies, and the window that they turn.
-  const auto inv_freq = tables::get().all[table].inv_freq();
-  const fuzz::rotation_rule rule = {{inv_freq(0, 0), inv_freq(1, 0)},
-                                    static_cast<wide>(tables::get().all[table].attention_factor()),
-                                    std::is_same_v<Layout, interleaved>,
-                                    static_cast<std::size_t>(first_channel)};
-  const auto head_of = [&](fuzz::key k, const rows_of<T>& norm, std::int64_t position) {
+  const rotation_rule rule = tables().rule(table, std::is_same_v<Layout, interleaved>, first_channel);
+  const auto head_of = [&](fuzz::key k, const token_matrix<T>& norm, std::int64_t position) {
     if (own.norm) normalize(k, head_dim, norm);
     if (turned) fuzz::turn<T>(k, static_cast<std::size_t>(head_dim), rule, position, true);
     return k;
@@ -334,9 +244,9 @@ void run(bytes& b) {
           "keys and values are those of the context, projected, normalised and turned");
   }
 
-  rows_of<T> out = rows_of<T>::Constant(batch * queries, own.shape.out_dim, T(-77));
-  const rows_of<T> before = out;
-  const auto call = [&](rows_of<T>& to) {
+  token_matrix<T> out = token_matrix<T>::Constant(batch * queries, own.shape.out_dim, T(-77));
+  const token_matrix<T> before = out;
+  const auto call = [&](token_matrix<T>& to) {
     if (!turned) return block.cross(x, *kept, to);
     of_queries.with([&](const auto& at) { block.cross(x, *kept, to, by, at); });
   };
@@ -356,29 +266,14 @@ void run(bytes& b) {
       seen.push_back(keys[j]), seen_values.push_back(values[j]);
       error = std::max(error, keys[j].error);
     }
-    channels attended;
-    const Index group = heads / kv_heads;
-    for (Index h = 0; h < heads; ++h) {
-      std::vector<const wide*> k, v;
-      for (std::size_t j = 0; j < seen.size(); ++j) {
-        k.push_back(seen[j].exact.data() + h / group * head_dim);
-        v.push_back(seen_values[j].data() + h / group * value_dim);
-      }
-      for (const wide channel :
-           fuzz::attend(query.exact.data() + h * head_dim, static_cast<std::size_t>(head_dim), k, v,
-                        static_cast<std::size_t>(value_dim)))
-        attended.push_back(channel);
-    }
-    // Channels are below 2.5 and values below 1.5: scores, weights, and the product with at most 12 rows of |o| <= 1/2.
+    const channels attended =
+        attend_heads(query, seen, seen_values, heads, kv_heads, static_cast<std::size_t>(value_dim));
+    // Channels are below 2.5 and values below 1.5: scores, weights, and the product with at most 12 rows of
+    // |o| <= 1/2.
     const wide u = tolerance::unit_roundoff<T>();
     const wide bound = 12 * (12 * error * 2.5L + 400 * u);
-    for (Index d = 0; d < own.shape.out_dim; ++d) {
-      wide exact = own.bias ? static_cast<wide>(own.o_bias(d)) : wide(0);
-      for (std::size_t j = 0; j < attended.size(); ++j)
-        exact += static_cast<wide>(own.o(d, static_cast<Index>(j))) * attended[j];
-      check(testing::abs(static_cast<wide>(out(i, d)) - exact) <= bound,
-            "cross-attention to a projected context is that of the formula");
-    }
+    check_output("cross-attention to a projected context is that of the formula", out, i, own, attended,
+                 bound);
   }
 }
 
@@ -387,18 +282,9 @@ void run(bytes& b) {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   fuzz::bytes b(data, size);
-  switch (b.up_to(3)) {
-    case 0:
-      fuzz::run<float, half_split>(b);
-      break;
-    case 1:
-      fuzz::run<float, interleaved>(b);
-      break;
-    case 2:
-      fuzz::run<double, half_split>(b);
-      break;
-    default:
-      fuzz::run<double, interleaved>(b);
-  }
+  const long kind = b.up_to(3);
+  fuzz::with_layout(kind % 2 == 1, [&]<class Layout>(Layout) {
+    kind < 2 ? fuzz::run<float, Layout>(b) : fuzz::run<double, Layout>(b);
+  });
   return 0;
 }
