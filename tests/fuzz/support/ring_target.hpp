@@ -97,8 +97,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
         ++held;
         const Token& t = at(r, i);
         for (Index h = 0; h < keys.heads; ++h)
-          check(near(keys, 0, s, h, t.k.exact.data() + h * keys.head_dim, t.k.error) &&
-                    near(values, 0, s, h, t.v.data() + h * values.head_dim, storing_error<T>(t.v)),
+          check(has_head<T>(keys, s, h, t.k) && has_head<T>(values, s, h, t.v),
                 "a slot has the key and the value of its token");
       }
       check(cache_.size(r) <= held, "what a row counts as held is in its slots");

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_TOKENS_HPP
 #define ROPE_TESTS_FUZZ_TOKENS_HPP
 
-/// What the plain models of caches are made of: tokens as lists of wide numbers, turned and attended to by their
-/// definitions, each with how far the library's may be from them.
+/// What the plain models of caches are made of: tokens as lists of wide numbers, turned and attended to by
+/// their definitions, each with how far the library's may be from them.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,8 +37,8 @@ inline constexpr bool is_quantized = std::is_same_v<T, std::int8_t>;
 template <class T>
 using numbers = std::conditional_t<is_quantized<T>, float, T>;
 
-/// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37, or where the count
-/// has no more digits.
+/// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37, or
+/// where the count has no more digits.
 inline std::pair<wide, wide> turn_of(wide count, double inv_freq) {
   const auto high = static_cast<double>(static_cast<float>(inv_freq));
   const wide a = count * static_cast<wide>(high), b = count * static_cast<wide>(inv_freq - high);
@@ -60,8 +60,8 @@ struct key {
   wide error = 0;
 };
 
-/// How far integers and their scale, largest / 127, are from channels up to `largest`: half a scale, and 2^-15 of it, as
-/// `quantize` says. Other types have the channels of draw_channels.
+/// How far integers and their scale, largest / 127, are from channels up to `largest`: half a scale, and
+/// 2^-15 of it, as `quantize` says. Other types have the channels of draw_channels.
 template <class T>
 wide storing_error(wide largest) {
   return is_quantized<T> ? largest / 127 * (0.5L + 0x1p-15L) : wide(0);
@@ -90,7 +90,8 @@ void turn_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m,
       a = x, b = y;
       longest = std::max(longest, testing::hypot(a, b));
     }
-  // The error so far is turned too, and grows by sqrt(2) at most in a channel; 0.5 ulp more of m times an entry.
+  // The error so far is turned too, and grows by sqrt(2) at most in a channel; 0.5 ulp more of m times an
+  // entry.
   k.error = k.error * 1.415L * m;
   k.error += tolerance::rotation_bound<numbers<T>, float>(longest + 2 * k.error) +
              (m == 1 ? wide(0) : tolerance::unit_roundoff<float>() * longest);
@@ -103,7 +104,8 @@ void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t 
                 [&](std::size_t i) { return turn_of(static_cast<wide>(count), rule.inv_freq[i]); });
 }
 
-/// Numbers that float, the 16-bit types and T have, so that one list serves views of each; integers have them nearly.
+/// Numbers that float, the 16-bit types and T have, so that one list serves views of each; integers have them
+/// nearly.
 template <class T>
 channels draw_channels(bytes& b, std::size_t count) {
   channels x(count);
@@ -132,6 +134,17 @@ bool near(const View& x, Index b, Index t, Index h, const wide* exact, wide erro
   for (Index d = 0; d < x.head_dim; ++d)
     if (!(testing::abs(channel(x, b, t, h, d) - exact[d]) <= error)) return false;
   return true;
+}
+
+/// Whether a head in a slot of a row is that of a token of the model: keys know their error, and values that
+/// of storing them in T.
+template <class T, class View>
+bool has_head(const View& x, Index slot, Index h, const key& heads) {
+  return near(x, 0, slot, h, heads.exact.data() + h * x.head_dim, heads.error);
+}
+template <class T, class View>
+bool has_head(const View& x, Index slot, Index h, const channels& heads) {
+  return near(x, 0, slot, h, heads.data() + h * x.head_dim, storing_error<T>(heads));
 }
 
 /// The heads of a token, as they are stored.
