@@ -23,6 +23,7 @@
 #include "fuzz/support/tokens.hpp"
 #include "fuzz/support/types.hpp"
 #include "fuzz/support/views.hpp"
+#include "fuzz/support/wrong_option.hpp"
 
 using namespace rope;
 
@@ -38,7 +39,8 @@ const position_tables& tables() {
   using table = frequency_table<float>;
   static const position_tables all = {
       {table(slow_pairs(), 60), table(fast_pairs(), 60), table(fast_pairs(1.25), -9, 60),
-       table(slow_pairs(), 0, 7), table(fast_pairs(), 3, 60), table::with_float_angles(slow_pairs(), 0, 60)},
+       table(slow_pairs(), 0, 7), table(fast_pairs(), 3, 60), table::with_float_angles(slow_pairs(), 0, 60),
+       table(slow_pairs(), Eigen::ArrayXd::LinSpaced(60, 0, 59))},
       5,
       table(frequencies(2 * pairs + 4, 50.0), 60)};
   return all;
@@ -278,12 +280,22 @@ class engine {
     tables().turn<S>(k, dim_, table, interleaved_one, position, first_channel_);
   }
   placed_table<float> placed(std::size_t table) const { return tables()[table].at_channel(first_channel_); }
+  /// One that turns less than the others, at their place.
+  placed_table<float> of_fewer_pairs() const {
+    static const frequency_table<float> one(frequencies(2 * pairs - 2, 50.0), 60);
+    return one.at_channel(first_channel_);
+  }
   /// One that turns more than the head, or behind its end.
   placed_table<float> beyond_head() {
     return b_.coin() ? tables().of_more_pairs.at_channel(0)
                      : tables()[0].at_channel(dim_ - 2 * pairs + b_.between(1, 3));
   }
-  std::size_t draw_table() { return static_cast<std::size_t>(b_.one_in(4) ? b_.up_to(5) : b_.up_to(2)); }
+  /// The last two have angles that are not exact, or may not be: they were given in float, or at listed
+  /// positions.
+  std::size_t draw_table() {
+    const auto i = static_cast<std::size_t>(b_.one_in(4) ? b_.up_to(5) : b_.up_to(2));
+    return i == 5 && b_.coin() ? 6 : i;
+  }
 
   /// Which tokens of a call are new: as many of every sequence, or laid end to end.
   struct newest {
@@ -531,7 +543,9 @@ class engine {
     invalid = invalid || raw() || beyond || other_place || !one_block || !tables().exact(from) ||
               !tables().exact(to);
     const placed_table<float> by = beyond ? beyond_head() : placed(from),
-                              next = other_place ? tables()[to].at_channel(first_channel_ + 1) : placed(to);
+                              next = other_place ? (b_.coin() ? of_fewer_pairs()
+                                                              : tables()[to].at_channel(first_channel_ + 1))
+                                                 : placed(to);
     remember();
     const auto call = [&] {
       with_pages<T>([&](const page_view<T>& pages) {
@@ -588,6 +602,7 @@ class engine {
     attention_options options = {.window = window, .sinks = sinks};
     const std::vector<std::int64_t> list(1, 0);
     const head_view<Q> whole = asked.out;
+    wrong_option spoilt;
     if (b_.one_in(12)) {
       invalid = true;
       switch (b_.up_to(6)) {
@@ -595,7 +610,8 @@ class engine {
           options.window = -1;
           break;
         case 1:
-          options.dropout = 0.5;
+          spoilt.put_into(options, b_, n.batch, n.tokens, heads);
+          if (!options.query_offsets.empty()) return;  // those of the call are given below
           break;
         case 2:
           options.key_positions = list;
@@ -610,7 +626,7 @@ class engine {
           asked.q.batch += 1;
           break;
         default:
-          asked.out.tokens += 1;
+          spoil_queries(asked);
       }
     }
     invalid = invalid || !enough || beyond || (raw() && !turned);
@@ -657,6 +673,31 @@ class engine {
         for (Index h = 0; h < heads; ++h)
           check_output(asked.out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
       }
+    }
+  }
+
+  /// Queries or outputs of another shape, or without memory.
+  void spoil_queries(asked_queries<T, Q>& asked) {
+    switch (b_.up_to(4)) {
+      case 1:
+        asked.q.head_dim -= 1;
+        break;
+      case 2:
+        asked.out.heads += 1;
+        break;
+      case 3:
+        asked.q.heads += 1, asked.out.heads += 1;
+        if (heads_ > 1) break;
+        asked.q.tokens = -1;  // any number of queries may share one head
+        break;
+      case 4:
+        if (asked.out.size() > 0) {
+          asked.out.data = nullptr;
+          break;
+        }
+        [[fallthrough]];
+      default:
+        asked.out.tokens += 1;
     }
   }
 
@@ -717,12 +758,22 @@ class engine {
         pool.keys.data = nullptr;
         break;
       default:
+        if (b_.coin()) return misuse_rows(pool, lengths);
         if (sequences() == 1) return;
         blocks.push_back(0);
     }
     remember();
     refused(true, false, "a pool or lists that do not fit each other are refused",
             [&] { page_view<T>(pool, blocks, lengths, storage_); });
+  }
+  /// Blocks in a matrix of other rows; of one column, it would be a list.
+  void misuse_rows(const typename page_view<T>::pool& pool, const std::vector<int>& lengths) {
+    const Index rows = 2 * std::max(sequences(), Index{1});
+    const Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic> table =
+        Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic>::Zero(rows, columns_ + 2);
+    remember();
+    refused(true, false, "blocks have a row for every sequence",
+            [&] { page_view<T>(pool, table, lengths, storage_); });
   }
   template <class View, class Spoil>
   static View spoilt(View view, const Spoil& spoil) {
