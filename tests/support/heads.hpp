@@ -82,6 +82,16 @@ void for_each_head(const rope::head_view<T>& x, Visit visit) {
       for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
 }
 
+/// A tensor as the library takes it.
+template <class T>
+rope::head_view<T> view(tensor<T>& x) {
+  return rope::bshd(x.values.data(), x.batch, x.tokens, x.heads, x.dim);
+}
+template <class T>
+rope::head_view<const T> view(const tensor<T>& x) {
+  return rope::bshd(x.values.data(), x.batch, x.tokens, x.heads, x.dim);
+}
+
 /// Whether two views of one shape hold the same bits, wherever they are.
 template <class T, class U>
 bool same_heads(const rope::head_view<T>& a, const rope::head_view<U>& b) {

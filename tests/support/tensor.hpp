@@ -23,7 +23,7 @@ struct tensor {
   long batch, tokens, heads, dim;
   std::vector<T> values;
 
-  tensor(long b, long t, long h, long d, T value = 0)
+  tensor(long b, long t, long h, long d, T value = T(0))
       : batch(b), tokens(t), heads(h), dim(d), values(static_cast<std::size_t>(b * t * h * d), value) {}
   template <class U>
   explicit tensor(const tensor<U>& x)
@@ -107,6 +107,13 @@ template <class T>
 std::vector<T> random_channels(std::ptrdiff_t count, std::uint64_t seed) {
   random numbers(seed);
   return random_channels<T>(numbers, count, -7, 1);
+}
+
+template <class T>
+tensor<T> random_tensor(long b, long t, long h, long d, std::uint64_t seed) {
+  tensor<T> x(b, t, h, d);
+  x.values = random_channels<T>(b * t * h * d, seed);
+  return x;
 }
 
 template <class T>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
-#include "support/random.hpp"
+#include "support/heads.hpp"
 
 using namespace rope;
 
@@ -122,18 +122,7 @@ void check_tile(const drawn_rule& drawn, const detail::visibility& rules, Index 
   CHECK(keys.hull().last == hull.last);
 }
 
-struct heads {
-  Index batch, tokens, count, dim;
-  std::vector<float> data;
-
-  heads(Index b, Index t, Index h, Index d, unsigned seed) : batch(b), tokens(t), count(h), dim(d) {
-    testing::random random(seed);
-    for (Index i = 0; i < b * t * h * d; ++i) data.push_back(static_cast<float>(2 * random.unit() - 1));
-  }
-  head_view<const float> view() const {
-    return bshd(static_cast<const float*>(data.data()), batch, tokens, count, dim);
-  }
-};
+using heads = testing::tensor<float>;
 
 /// Outputs and log-sum-exps.
 struct answer {
@@ -143,11 +132,11 @@ struct answer {
 };
 
 answer ask(const heads& q, const heads& k, const heads& v, attention_options options) {
-  const auto size = static_cast<std::size_t>(q.batch * q.tokens * q.count);
-  answer result = {std::vector<float>(size * static_cast<std::size_t>(v.dim)), std::vector<double>(size)};
+  heads out(q.batch, q.tokens, q.heads, v.dim);
+  answer result = {{}, std::vector<double>(static_cast<std::size_t>(q.batch * q.tokens * q.heads))};
   options.log_sum_exp = result.sums;
-  attention(q.view(), k.view(), v.view(), bshd(result.out.data(), q.batch, q.tokens, q.count, v.dim),
-            options);
+  attention(view(q), view(k), view(v), view(out), options);
+  result.out = out.values;
   return result;
 }
 
@@ -203,7 +192,9 @@ TEST_CASE("tiles that nobody sees are left out, whoever hides them", "[attention
 TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]") {
   for (const Index queries : {Index{1}, Index{3}, Index{150}}) {
     const Index keys = 2500, query_heads = 4, kv_heads = 2;
-    const heads q(2, queries, query_heads, 40, 1), k(2, keys, kv_heads, 40, 2), v(2, keys, kv_heads, 24, 3);
+    const heads q = testing::random_tensor<float>(2, queries, query_heads, 40, 1),
+                k = testing::random_tensor<float>(2, keys, kv_heads, 40, 2),
+                v = testing::random_tensor<float>(2, keys, kv_heads, 24, 3);
     std::vector<std::int64_t> gap, late;  // positions with a gap, and those of the last queries
     for (Index j = 0; j < keys; ++j) gap.push_back(j + (j >= 1300 ? 400 : 0) - (j >= 2000 ? 1 : 0));
     for (Index i = 0; i < queries; ++i) late.push_back(gap[static_cast<std::size_t>(keys - queries + i)]);

@@ -27,14 +27,13 @@ const frequencies plain(8, 1e4), other(8, 2e4);
 const frequencies on_three = on_axes(plain, contiguous_sections({1, 1, 2}));
 
 struct memory {
-  std::vector<float> q = testing::random_channels<float>(batch * most * heads * head_dim, 1),
-                     k = testing::random_channels<float>(batch * most * kv_heads * head_dim, 2),
-                     v = testing::random_channels<float>(batch * most * kv_heads * head_dim, 3),
-                     out = std::vector<float>(q.size(), -77);
-  auto queries(Index n) const { return bshd(q.data(), batch, most, heads, head_dim).token_range(0, n); }
-  auto keys(Index n) const { return bshd(k.data(), batch, most, kv_heads, head_dim).token_range(0, n); }
-  auto values(Index n) const { return bshd(v.data(), batch, most, kv_heads, head_dim).token_range(0, n); }
-  auto output(Index n) { return bshd(out.data(), batch, most, heads, head_dim).token_range(0, n); }
+  testing::tensor<float> q = testing::random_tensor<float>(batch, most, heads, head_dim, 1),
+                         k = testing::random_tensor<float>(batch, most, kv_heads, head_dim, 2),
+                         v = testing::random_tensor<float>(batch, most, kv_heads, head_dim, 3), out = q;
+  auto queries(Index n) const { return view(q).token_range(0, n); }
+  auto keys(Index n) const { return view(k).token_range(0, n); }
+  auto values(Index n) const { return view(v).token_range(0, n); }
+  auto output(Index n) { return view(out).token_range(0, n); }
 };
 
 /// Coordinates [rows, 3] of an image that begins at `start`.
@@ -61,10 +60,10 @@ struct refusals {
   template <class E, class Call, class... Parts>
   void operator()(E, const Call& call, const Parts&... parts) {
     const kv_cache<float> before = cache;
-    const std::vector<float> out = x.out;
+    const auto out = x.out;
     CHECK(throws_saying<E>(call, parts...));
     CHECK(same(cache, before));
-    CHECK(testing::same_bits(x.out, out));
+    CHECK(same_bits(x.out, out));
   }
 };
 
@@ -309,7 +308,7 @@ TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]
   kv_cache<float> raw(batch, capacity, kv_heads, head_dim, token_axes{3}, 0, key_storage::raw);
   raw.append_at(x.keys(3), x.values(3), token_coordinates(image(3)));
   const auto ask_raw = [&](const auto& of) { attention<half_split>(x.queries(1), raw, x.output(1), of); };
-  const std::vector<float> out = x.out;
+  const auto out = x.out;
   CHECK(throws_saying<std::invalid_argument>(
       [&] { ask_raw(text); },
       "attention: raw keys on 3 axes are read by a table at cache.coordinates(), got one of positions"));
@@ -332,7 +331,7 @@ TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]
         raw.rebase<half_split>(frequency_table<>(on_three, image(1)), frequency_table<>(on_three, image(1)));
       },
       "raw keys have no angles"));
-  CHECK(testing::same_bits(x.out, out));
+  CHECK(same_bits(x.out, out));
   CHECK(raw.size() == 3);
   CHECK_NOTHROW(ask_raw(frequency_table<>(on_three, raw.coordinates())));
 }

@@ -59,18 +59,11 @@ struct token {
 template <class T>
 using row = std::vector<token<T>>;
 
-/// Views of memory that lives as long as this.
+/// Puts the heads of one token into others.
 template <class T>
-struct heads_of {
-  std::vector<T> memory;
-  head_view<T> view;
-  heads_of(Index batch, Index tokens, Index count, Index dim)
-      : memory(static_cast<std::size_t>(batch * tokens * count * dim)),
-        view(bshd(memory.data(), batch, tokens, count, dim)) {}
-  void set(Index b, Index t, const std::vector<T>& channels) {
-    std::copy(channels.begin(), channels.end(), view.at(b, t, 0));
-  }
-};
+void set(testing::tensor<T>& x, Index b, Index t, const std::vector<T>& channels) {
+  std::copy(channels.begin(), channels.end(), &x(b, t, 0, 0));
+}
 
 template <class T>
 class machine {
@@ -168,7 +161,7 @@ class machine {
 
   /// Tokens [batch, count] at coordinate(b, t, a), of which row b takes counts[b].
   struct added {
-    heads_of<T> k, v;
+    testing::tensor<T> k, v;
     Axes coordinates;
     std::vector<int> counts;
   };
@@ -189,8 +182,8 @@ class machine {
           one.at.push_back(coordinate(b, t, axis));
           a.coordinates(b * count + t, axis) = one.at.back();
         }
-        a.k.set(b, t, one.k);
-        a.v.set(b, t, one.v);
+        set(a.k, b, t, one.k);
+        set(a.v, b, t, one.v);
         if (t < taken) pending_.emplace_back(b, one);
       }
     }
@@ -205,9 +198,9 @@ class machine {
     testing::random& r = random_;
     const auto placed = table.at_channel(first_);
     if (r.integer(0, 1) == 0)
-      cache_.template append<half_split>(a.k.view, a.v.view, placed, a.counts);
+      cache_.template append<half_split>(view(a.k), view(a.v), placed, a.counts);
     else
-      cache_.template append<half_split>(head_view<const T>(a.k.view), a.v.view, placed, a.counts);
+      cache_.template append<half_split>(view(std::as_const(a.k)), view(a.v), placed, a.counts);
   }
 
   void append_text() {
@@ -220,11 +213,11 @@ class machine {
     CHECK((given == a.coordinates).all());
     if (raw_ ? up_to(1) == 0 && was_whole : by_positions && was_whole) {
       if (raw_)
-        cache_.append(a.k.view, a.v.view, a.counts);
+        cache_.append(view(a.k), view(a.v), a.counts);
       else
         append(a, text_table());
     } else if (raw_) {
-      cache_.append_at(a.k.view, a.v.view, token_coordinates(given), a.counts);
+      cache_.append_at(view(a.k), view(a.v), token_coordinates(given), a.counts);
     } else {
       if (by_positions)
         CHECK(throws_saying<std::invalid_argument>([&] { append(a, text_table()); },
@@ -242,9 +235,9 @@ class machine {
     const added a =
         new_tokens(count, [&](Index b, Index t, Index) { return double(ids[at(b * count + t)]); });
     if (raw_)
-      cache_.append_at(a.k.view, a.v.view, ids, a.counts);
+      cache_.append_at(view(a.k), view(a.v), ids, a.counts);
     else
-      cache_.template append_at<half_split>(a.k.view, a.v.view, text_table().at_channel(first_), ids,
+      cache_.template append_at<half_split>(view(a.k), view(a.v), text_table().at_channel(first_), ids,
                                             a.counts);
     take();
   }
@@ -259,7 +252,7 @@ class machine {
     const added a = new_tokens(count, [&](Index b, Index t, Index axis) { return c(b * count + t, axis); });
     const Axes rows = shared ? Axes(c.topRows(count)) : c;
     if (raw_)
-      cache_.append_at(a.k.view, a.v.view, token_coordinates(rows), a.counts);
+      cache_.append_at(view(a.k), view(a.v), token_coordinates(rows), a.counts);
     else
       append(a, axes_table(rows));
     images_ = true;
@@ -272,7 +265,7 @@ class machine {
     const added a =
         new_tokens(7, [&](Index, Index t, Index axis) { return double(prompt.coordinates(t, axis)); });
     if (raw_)
-      cache_.append_at(a.k.view, a.v.view, token_coordinates(prompt.coordinates), a.counts);
+      cache_.append_at(view(a.k), view(a.v), token_coordinates(prompt.coordinates), a.counts);
     else
       append(a, axes_table(prompt.coordinates));
     images_ = true;
@@ -392,17 +385,16 @@ class machine {
       if (whole()) CHECK(cache_.next_positions()[at(b)] == static_cast<std::int64_t>(next(b)));
       for (Index t = 0; t < size; ++t) CHECK(cache_.order(b)[at(t)] == t);
       if (size == 0) continue;
-      heads_of<T> k(1, size, kv_heads, head_dim), v(1, size, kv_heads, value_dim);
+      testing::tensor<T> k(1, size, kv_heads, head_dim), v(1, size, kv_heads, value_dim);
       for (Index t = 0; t < size; ++t) {
-        k.set(0, t, r[at(t)].k);
-        v.set(0, t, r[at(t)].v);
+        set(k, 0, t, r[at(t)].k);
+        set(v, 0, t, r[at(t)].v);
       }
-      CHECK(testing::same_heads(cache_.values(b), v.view));
-      if (!raw_) rotate<half_split>(k.view, axes_table(c).at_channel(first_));
+      CHECK(testing::same_heads(cache_.values(b), view(v)));
+      if (!raw_) rotate<half_split>(view(k), axes_table(c).at_channel(first_));
       const double u = static_cast<double>(tolerance::unit_roundoff<T>());
       for (Index t = 0; t < size; ++t) {
-        const auto is = cache_.keys(b).token_range(t, 1),
-                   expected = head_view<const T>(k.view).token_range(t, 1);
+        const auto is = cache_.keys(b).token_range(t, 1), expected = view(std::as_const(k)).token_range(t, 1);
         if (r[at(t)].turns == 0 || raw_) {
           CHECK(testing::same_heads(is, expected));
           continue;
@@ -429,13 +421,13 @@ class machine {
       for (const auto& t : r) turns = (std::max)(turns, t.turns);
     }
     const Index queries = most + up_to(1);
-    heads_of<T> q(batch_, queries, heads, head_dim), out(batch_, queries, heads, value_dim);
+    testing::tensor<T> q(batch_, queries, heads, head_dim), out(batch_, queries, heads, value_dim);
     Axes at_queries = Axes::Zero(batch_ * queries, axes_);
     bool text = model_.has_text;
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < counts[at(b)]; ++t) {
         const auto& one = rows_[at(b)][rows_[at(b)].size() - at(counts[at(b)]) + at(t)];
-        q.set(b, t, one.q);
+        set(q, b, t, one.q);
         for (Index a = 0; a < axes_; ++a) {
           at_queries(b * queries + t, a) = one.at[at(a)];
           text = text && one.at[at(a)] == one.at[0] && one.at[0] == std::floor(one.at[0]);
@@ -443,7 +435,7 @@ class machine {
       }
     const attention_options options = {.window = up_to(2) == 0 ? 1 + up_to(4) : 0, .sinks = up_to(2)};
     const auto ask = [&](const tables& table) {
-      attention<half_split>(q.view, cache_, out.view, table.at_channel(first_), options, counts);
+      attention<half_split>(view(q), cache_, view(out), table.at_channel(first_), options, counts);
     };
     if (raw_)
       ask(axes_table(cache_.coordinates()));
@@ -456,23 +448,24 @@ class machine {
       const auto size = static_cast<Index>(r.size());
       const Index count = counts[at(b)];
       for (Index t = count; t < queries; ++t)
-        for (Index d = 0; d < value_dim; ++d) CHECK(out.view.at(b, t, 0)[d] == 0);
+        for (Index d = 0; d < value_dim; ++d) CHECK(view(out).at(b, t, 0)[d] == 0);
       if (size == 0 || count == 0) continue;
-      heads_of<T> qq(1, count, heads, head_dim), k(1, size, kv_heads, head_dim),
+      testing::tensor<T> qq(1, count, heads, head_dim), k(1, size, kv_heads, head_dim),
           v(1, size, kv_heads, value_dim), expected(1, count, heads, value_dim);
       for (Index t = 0; t < size; ++t) {
-        k.set(0, t, r[at(t)].k);
-        v.set(0, t, r[at(t)].v);
-        if (t >= size - count) qq.set(0, t - (size - count), r[at(t)].q);
+        set(k, 0, t, r[at(t)].k);
+        set(v, 0, t, r[at(t)].v);
+        if (t >= size - count) set(qq, 0, t - (size - count), r[at(t)].q);
       }
       const tables table = axes_table(coordinates(r));
-      attention<half_split>(qq.view, k.view, v.view, expected.view, table.at_channel(first_), options);
+      attention<half_split>(view(qq), view(k), view(v), view(expected), table.at_channel(first_), options);
       const double bound = reference::decoder_bound<T, T>(bounds(), at(size), turns, !raw_) +
                            reference::decoder_bound<T, T>(bounds(), at(size), 0, !raw_);
       double worst = 0;
-      testing::for_each_head(expected.view, [&](Index, Index t, Index h) {
+      testing::for_each_head(view(expected), [&](Index, Index t, Index h) {
         for (Index d = 0; d < value_dim; ++d)
-          worst = (std::max)(worst, double(std::abs(out.view.at(b, t, h)[d] - expected.view.at(0, t, h)[d])));
+          worst =
+              (std::max)(worst, double(std::abs(view(out).at(b, t, h)[d] - view(expected).at(0, t, h)[d])));
       });
       CHECK(worst <= bound);
     }

@@ -25,15 +25,10 @@ namespace {
 constexpr Index head_dim = 23, rotary_dim = 8;
 constexpr Index places[] = {0, 1, 6, head_dim - rotary_dim};
 
-/// Heads [2, 5, 3, head_dim] of the test, in place or not.
 template <class T>
-struct heads {
-  std::vector<T> memory = testing::random_channels<T>(2 * 5 * 3 * head_dim, 77);
-  head_view<T> view() { return bshd(memory.data(), 2, 5, 3, head_dim); }
-  bool operator==(const heads& other) const {
-    return testing::same_bits(memory.data(), other.memory.data(), static_cast<Index>(memory.size()));
-  }
-};
+testing::tensor<T> drawn() {
+  return testing::random_tensor<T>(2, 5, 3, head_dim, 77);
+}
 
 }  // namespace
 
@@ -50,42 +45,41 @@ TEMPLATE_LIST_TEST_CASE("a placed table turns its window and nothing else", "[ro
     for (const auto* t : {&table, &plain})
       for (const Index first : places) {
         CAPTURE(testing::name_of<Layout>, first, t == &plain);
-        const heads<T> before;
-        heads<T> windowed = before, got = before, out;
-        rotate<Layout>(windowed.view().channels(first, rotary_dim), *t, row_starts{starts});
-        rotate<Layout>(got.view(), t->at_channel(first), row_starts{starts});
-        CHECK(got == windowed);
-        CHECK_FALSE(got == before);
-        std::fill(out.memory.begin(), out.memory.end(), static_cast<T>(-99));
-        rotate_to<Layout>(heads<T>(before).view(), out.view(), t->at_channel(first), row_starts{starts});
-        CHECK(out == windowed);
+        const auto before = drawn<T>();
+        auto windowed = before, got = before, out = before;
+        rotate<Layout>(view(windowed).channels(first, rotary_dim), *t, row_starts{starts});
+        rotate<Layout>(view(got), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(got, windowed));
+        CHECK_FALSE(same_bits(got, before));
+        std::fill(out.values.begin(), out.values.end(), static_cast<T>(-99));
+        rotate_to<Layout>(view(before), view(out), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(out, windowed));
 
-        heads<T> turned_back = windowed, windowed_back = windowed;
-        unrotate<Layout>(windowed_back.view().channels(first, rotary_dim), *t, row_starts{starts});
-        unrotate<Layout>(turned_back.view(), t->at_channel(first), row_starts{starts});
-        CHECK(turned_back == windowed_back);
-        unrotate_to<Layout>(windowed.view(), out.view(), t->at_channel(first), row_starts{starts});
-        CHECK(out == windowed_back);
+        auto turned_back = windowed, windowed_back = windowed;
+        unrotate<Layout>(view(windowed_back).channels(first, rotary_dim), *t, row_starts{starts});
+        unrotate<Layout>(view(turned_back), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(turned_back, windowed_back));
+        unrotate_to<Layout>(view(windowed), view(out), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(out, windowed_back));
 
-        heads<T> gradient = before, windowed_gradient = before;
-        rotate_gradient<Layout>(windowed_gradient.view().channels(first, rotary_dim), *t, row_starts{starts});
-        rotate_gradient<Layout>(gradient.view(), t->at_channel(first), row_starts{starts});
-        CHECK(gradient == windowed_gradient);
-        rotate_gradient_to<Layout>(heads<T>(before).view(), out.view(), t->at_channel(first),
-                                   row_starts{starts});
-        CHECK(out == windowed_gradient);
+        auto gradient = before, windowed_gradient = before;
+        rotate_gradient<Layout>(view(windowed_gradient).channels(first, rotary_dim), *t, row_starts{starts});
+        rotate_gradient<Layout>(view(gradient), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(gradient, windowed_gradient));
+        rotate_gradient_to<Layout>(view(before), view(out), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(out, windowed_gradient));
 
-        heads<T> q = before, k = windowed, q_alone = before, k_alone = windowed;
-        rotate<Layout>(q.view(), k.view(), t->at_channel(first), 4);
-        rotate<Layout>(q_alone.view().channels(first, rotary_dim), *t, 4);
-        rotate<Layout>(k_alone.view().channels(first, rotary_dim), *t, 4);
-        CHECK(q == q_alone);
-        CHECK(k == k_alone);
-        unrotate<Layout>(q.view(), k.view(), t->at_channel(first), 4);
-        unrotate<Layout>(q_alone.view().channels(first, rotary_dim), *t, 4);
-        unrotate<Layout>(k_alone.view().channels(first, rotary_dim), *t, 4);
-        CHECK(q == q_alone);
-        CHECK(k == k_alone);
+        auto q = before, k = windowed, q_alone = before, k_alone = windowed;
+        rotate<Layout>(view(q), view(k), t->at_channel(first), 4);
+        rotate<Layout>(view(q_alone).channels(first, rotary_dim), *t, 4);
+        rotate<Layout>(view(k_alone).channels(first, rotary_dim), *t, 4);
+        CHECK(same_bits(q, q_alone));
+        CHECK(same_bits(k, k_alone));
+        unrotate<Layout>(view(q), view(k), t->at_channel(first), 4);
+        unrotate<Layout>(view(q_alone).channels(first, rotary_dim), *t, 4);
+        unrotate<Layout>(view(k_alone).channels(first, rotary_dim), *t, 4);
+        CHECK(same_bits(q, q_alone));
+        CHECK(same_bits(k, k_alone));
       }
   });
 }
@@ -93,27 +87,27 @@ TEMPLATE_LIST_TEST_CASE("a placed table turns its window and nothing else", "[ro
 TEST_CASE("every head turns the window of its own table", "[rotation]") {
   const frequency_table<float> slow(frequencies(8, 1e6), 20), fast(frequencies(6, 10.0), 20);
   const std::vector<placed_table<float>> tables = {slow.at_channel(15), fast.at_channel(2), slow};
-  heads<float> got, expected;
-  rotate_heads<half_split>(got.view(), tables, 3);
+  auto got = drawn<float>(), expected = got;
+  rotate_heads<half_split>(view(got), tables, 3);
   for (Index h = 0; h < 3; ++h) {
     const auto& t = tables[static_cast<std::size_t>(h)];
-    rotate<half_split>(expected.view().head_range(h, 1).channels(t.first_channel(), t.table().rotary_dim()),
+    rotate<half_split>(view(expected).head_range(h, 1).channels(t.first_channel(), t.table().rotary_dim()),
                        t.table(), 3);
   }
-  CHECK(got == expected);
-  unrotate_heads<half_split>(got.view(), tables, 3);
+  CHECK(same_bits(got, expected));
+  unrotate_heads<half_split>(view(got), tables, 3);
   for (Index h = 0; h < 3; ++h) {
     const auto& t = tables[static_cast<std::size_t>(h)];
-    unrotate<half_split>(expected.view().head_range(h, 1).channels(t.first_channel(), t.table().rotary_dim()),
+    unrotate<half_split>(view(expected).head_range(h, 1).channels(t.first_channel(), t.table().rotary_dim()),
                          t.table(), 3);
   }
-  CHECK(got == expected);
+  CHECK(same_bits(got, expected));
 }
 
 TEST_CASE("gradients with respect to what a placed table is made from are those of its window",
           "[rotation]") {
-  heads<float> x;
-  heads<double> d_x;
+  auto x = drawn<float>();
+  auto d_x = drawn<double>();
   const frequencies axial = on_axes(frequencies(rotary_dim, 50.0), contiguous_sections({1, 3}));
   Eigen::ArrayXXd coordinates(5, 2);
   coordinates << 0, 1.5, 2, -3, 0.25, 4, 7, 7, -1, 0;
@@ -121,18 +115,18 @@ TEST_CASE("gradients with respect to what a placed table is made from are those 
   for (const Index first : places) {
     CAPTURE(first);
     const auto placed = table.at_channel(first);
-    const auto part = x.view().channels(first, rotary_dim);
-    const auto d_part = d_x.view().channels(first, rotary_dim);
+    const auto part = view(x).channels(first, rotary_dim);
+    const auto d_part = view(d_x).channels(first, rotary_dim);
     const auto same = [](const auto& a, const auto& b) {
       return a.rows() == b.rows() && a.cols() == b.cols() && (a == b).all() && (a != 0).any();
     };
-    CHECK(same(angle_gradient<half_split>(x.view(), d_x.view(), placed),
+    CHECK(same(angle_gradient<half_split>(view(x), view(d_x), placed),
                angle_gradient<half_split>(part, d_part, table)));
-    CHECK(same(inv_freq_gradient<half_split>(x.view(), d_x.view(), placed),
+    CHECK(same(inv_freq_gradient<half_split>(view(x), view(d_x), placed),
                inv_freq_gradient<half_split>(part, d_part, table)));
-    CHECK(same(coordinate_gradient<half_split>(x.view(), d_x.view(), placed),
+    CHECK(same(coordinate_gradient<half_split>(view(x), view(d_x), placed),
                coordinate_gradient<half_split>(part, d_part, table)));
-    const auto got = table_gradient<half_split>(x.view(), d_x.view(), placed),
+    const auto got = table_gradient<half_split>(view(x), view(d_x), placed),
                expected = table_gradient<half_split>(part, d_part, table);
     CHECK(same(got.cos, expected.cos));
     CHECK(same(got.sin, expected.sin));
@@ -140,35 +134,35 @@ TEST_CASE("gradients with respect to what a placed table is made from are those 
 }
 
 TEST_CASE("PoPE of a placed table copies what is before its channels", "[rotation]") {
-  heads<float> x;
+  auto x = drawn<float>();
   const frequency_table<float> table(pope_frequencies(4), 20);
   std::vector<float> out(2 * 5 * 3 * (head_dim + 4), -99.0f), expected(out);
   const Index first = 5;
-  pope<interleaved>(x.view(), bshd(out.data(), 2, 5, 3, head_dim + 4), table.at_channel(first), 2);
+  pope<interleaved>(view(x), bshd(out.data(), 2, 5, 3, head_dim + 4), table.at_channel(first), 2);
   const auto wide = bshd(expected.data(), 2, 5, 3, head_dim + 4);
   testing::for_each_head(
-      wide, [&](Index b, Index t, Index h) { std::copy_n(x.view().at(b, t, h), first, wide.at(b, t, h)); });
-  pope<interleaved>(x.view().channels(first, head_dim - first), wide.channels(first, head_dim + 4 - first),
+      wide, [&](Index b, Index t, Index h) { std::copy_n(view(x).at(b, t, h), first, wide.at(b, t, h)); });
+  pope<interleaved>(view(x).channels(first, head_dim - first), wide.channels(first, head_dim + 4 - first),
                     table, 2);
   CHECK(out == expected);
 }
 
 TEST_CASE("a window that leaves the head is refused before anything turns", "[rotation]") {
   const frequency_table<float> table(frequencies(rotary_dim), 20);
-  heads<float> x, out;
-  const heads<float> before;
+  const auto before = drawn<float>();
+  auto x = before, out = before;
   for (const Index first : {head_dim - rotary_dim + 1, head_dim, std::numeric_limits<Index>::max()}) {
     const auto placed = table.at_channel(first);
     const std::string place = "8 channels from channel " + std::to_string(first);
     const auto refuses = [&](const auto& call) {
       return throws_saying<std::invalid_argument>(call, place, "must lie in the head of 23 channels");
     };
-    CHECK(refuses([&] { rotate<half_split>(x.view(), placed); }));
-    CHECK(refuses([&] { rotate_to<half_split>(x.view(), out.view(), placed); }));
-    CHECK(refuses([&] { unrotate<half_split>(x.view(), out.view(), placed); }));
-    CHECK(refuses([&] { rotate_gradient<half_split>(x.view(), placed); }));
-    CHECK(refuses([&] { angle_gradient<half_split>(x.view(), out.view(), placed); }));
+    CHECK(refuses([&] { rotate<half_split>(view(x), placed); }));
+    CHECK(refuses([&] { rotate_to<half_split>(view(x), view(out), placed); }));
+    CHECK(refuses([&] { unrotate<half_split>(view(x), view(out), placed); }));
+    CHECK(refuses([&] { rotate_gradient<half_split>(view(x), placed); }));
+    CHECK(refuses([&] { angle_gradient<half_split>(view(x), view(out), placed); }));
   }
-  CHECK(x == before);
-  CHECK(out == before);
+  CHECK(same_bits(x, before));
+  CHECK(same_bits(out, before));
 }
