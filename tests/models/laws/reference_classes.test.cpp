@@ -88,7 +88,7 @@ std::string difference(const json& record, const json& file) {
   const json layers = expect.value("layers", config.value("layer_types", json::array()));
   if (!model.layers().empty() && model.groups().size() > 1)
     for (std::size_t i = 0; i < layers.size(); ++i)
-      if (i >= model.layers().size() || model.layers()[i] != layers.at(i)) {
+      if (i >= model.layers().size() || model.layers()[i] != layers.at(i).get<std::string>()) {
         found += "layer " + std::to_string(i) + " is of another type than " + layers.at(i).dump() + "; ";
         break;
       }
