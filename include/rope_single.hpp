@@ -14092,11 +14092,11 @@ struct block_rotation {
 
 #endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_PASS_HPP
-#define ROPE_BLOCK_DETAIL_PASS_HPP
+#ifndef ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+#define ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
 
 #include <cstddef>
-#include <span>
+#include <type_traits>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
@@ -14711,144 +14711,6 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 }  // namespace rope
 
 #endif  // ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
-
-/// The steps of an attention block that its forward and its backward pass share.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The purposes that a block has scratch for, the same whatever runs it.
-struct block_scratch {
-  struct queries;
-  struct keys;
-  struct values;
-  struct attended;
-  struct counts;
-  struct log_sums;
-  struct probabilities;
-  // of the backward pass
-  struct turned_queries;
-  struct turned_keys;
-  struct d_attended;
-  struct d_queries;
-  struct d_keys;
-  struct d_values;
-};
-
-/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
-template <class T>
-token_view<T> as_rows(const head_view<T>& heads) {
-  const Index numbers = heads.heads * heads.head_dim;
-  return {heads.data, heads.batch * heads.tokens, numbers, numbers};
-}
-
-/// A block in pieces, each with scratch of its own.
-template <class T>
-struct block_pass {
-  const multi_head_weights<T>& weights;
-  const multi_head_options& options;
-  const multi_head_shape& shape;
-
-  static void demand(bool holds, const char* rule, Index first, Index second) {
-    check_rule("multi_head_attention", holds, rule, first, second);
-  }
-  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
-  template <class Out>
-  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    check_queries(x, out);
-    check_context(context);
-  }
-  void check_context(const token_ref<T>& context) const {
-    demand(context.cols() == shape.context_dim,
-           "the columns of the keys' tokens and context_dim must be equal", context.cols(),
-           shape.context_dim);
-  }
-  template <class Out>
-  void check_queries(const token_ref<T>& x, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-           shape.model_dim);
-    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
-           shape.out_dim);
-  }
-  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-           "the rows of x must be a multiple of batch", x.rows(), batch);
-    return batch == 0 ? 0 : x.rows() / batch;
-  }
-  /// What can be wrong with positions, before the first product.
-  template <class Rotation>
-  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
-                       Index batch) const {
-    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
-  }
-  /// What can be wrong with the options of attention once the tokens are known, before the first product.
-  template <class Rotation>
-  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
-                       const token_ref<T>& context, Index batch) const {
-    check_attention(rotation, attention, batch, tokens_per_row(x, batch), tokens_per_row(context, batch));
-  }
-  template <class Rotation>
-  void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
-                       Index queries, Index keys) const {
-    check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
-    rotation.check_options(attention);
-  }
-
-  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
-  /// purpose on the thread.
-  template <class Purpose>
-  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
-    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
-                head_dim);
-  }
-  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
-  struct projected_heads {
-    head_view<T> q, k, v;
-  };
-  template <class Threads>
-  projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
-                          const Threads& threads) const {
-    const projected_heads to = {
-        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
-        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
-        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
-    run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
-                 projected<T>(context, weights.k, as_rows(to.k)),
-                 projected<T>(context, weights.v, as_rows(to.v)));
-    return to;
-  }
-  head_norm<T> q_norm() const { return norm(weights.q_norm); }
-  head_norm<T> k_norm() const { return norm(weights.k_norm); }
-
- private:
-  head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
-    return {
-        {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_DETAIL_PASS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
-#define ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
-
-#include <cstdint>
-#include <span>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
-#define ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
-
-#include <cstddef>
-#include <type_traits>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
 #define ROPE_BLOCK_PROJECTED_CONTEXT_HPP
@@ -19398,7 +19260,158 @@ constexpr bool misplaced_behind_cross() {
                            (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
                            "the batch comes a table where it rotates, with positions, then the threads")
 
+/// An overload of a gradient for calls that no other takes: with something else behind the gradients than a
+/// table, at least `fewest` and at most `most` positions, and the threads.
+#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
+  template <class T, class Layout, class... More>                                                      \
+  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
+      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
+      const multi_head_gradients<T>&, More&&...) {                                                     \
+    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
+                  #function ": behind the gradients comes a table where the block rotates, " positions \
+                            ", then the threads");                                                     \
+  }                                                                                                    \
+  static_assert(true)
+
 #endif  // ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_PASS_HPP
+#define ROPE_BLOCK_DETAIL_PASS_HPP
+
+#include <cstddef>
+#include <span>
+
+
+/// The steps of an attention block that its forward and its backward pass share.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The purposes that a block has scratch for, the same whatever runs it.
+struct block_scratch {
+  struct queries;
+  struct keys;
+  struct values;
+  struct attended;
+  struct counts;
+  struct log_sums;
+  struct probabilities;
+  // of the backward pass
+  struct turned_queries;
+  struct turned_keys;
+  struct d_attended;
+  struct d_queries;
+  struct d_keys;
+  struct d_values;
+};
+
+/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+template <class T>
+token_view<T> as_rows(const head_view<T>& heads) {
+  const Index numbers = heads.heads * heads.head_dim;
+  return {heads.data, heads.batch * heads.tokens, numbers, numbers};
+}
+
+/// A block in pieces, each with scratch of its own.
+template <class T>
+struct block_pass {
+  const multi_head_weights<T>& weights;
+  const multi_head_options& options;
+  const multi_head_shape& shape;
+
+  static void demand(bool holds, const char* rule, Index first, Index second) {
+    check_rule("multi_head_attention", holds, rule, first, second);
+  }
+  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
+  template <class Out>
+  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
+    check_queries(x, out);
+    check_context(context);
+  }
+  void check_context(const token_ref<T>& context) const {
+    demand(context.cols() == shape.context_dim,
+           "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+           shape.context_dim);
+  }
+  template <class Out>
+  void check_queries(const token_ref<T>& x, const Out& out) const {
+    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+           shape.model_dim);
+    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
+           shape.out_dim);
+  }
+  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
+    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+           "the rows of x must be a multiple of batch", x.rows(), batch);
+    return batch == 0 ? 0 : x.rows() / batch;
+  }
+  /// What can be wrong with positions, before the first product.
+  template <class Rotation>
+  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
+                       Index batch) const {
+    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+  }
+  /// What can be wrong with the options of attention once the tokens are known, before the first product.
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
+                       const token_ref<T>& context, Index batch) const {
+    check_attention(rotation, attention, batch, tokens_per_row(x, batch), tokens_per_row(context, batch));
+  }
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
+                       Index queries, Index keys) const {
+    check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
+    rotation.check_options(attention);
+  }
+
+  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
+  /// purpose on the thread.
+  template <class Purpose>
+  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
+    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
+                head_dim);
+  }
+  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
+  struct projected_heads {
+    head_view<T> q, k, v;
+  };
+  template <class Threads>
+  projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
+                          const Threads& threads) const {
+    const projected_heads to = {
+        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
+        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
+        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
+    run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
+                 projected<T>(context, weights.k, as_rows(to.k)),
+                 projected<T>(context, weights.v, as_rows(to.v)));
+    return to;
+  }
+  head_norm<T> q_norm() const { return norm(weights.q_norm); }
+  head_norm<T> k_norm() const { return norm(weights.k_norm); }
+
+ private:
+  head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
+    return {
+        {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_PASS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
+#define ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_DETAIL_FORWARD_HPP
 #define ROPE_BLOCK_DETAIL_FORWARD_HPP
@@ -20453,6 +20466,51 @@ class multi_head_attention {
 
 #endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_MULTI_HEAD_TAPE_HPP
+#define ROPE_BLOCK_MULTI_HEAD_TAPE_HPP
+
+
+/// What the backward pass of an attention block takes, and where it writes.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A forward pass of a block, and the gradient with respect to its output.
+///
+///     cross_attention_gradient(
+///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
+template <class T>
+struct multi_head_tape {
+  detail::token_ref<T> x;                          // [batch * tokens, model_dim], as in the forward pass
+  detail::token_ref<T> context{nullptr, 0, 0, 0};  // [batch * keys, context_dim], of cross-attention
+  Index batch;                                     // rows of the batch
+  detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
+};
+
+/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
+/// memory are left out.
+///
+///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
+///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
+template <class T>
+struct multi_head_gradients {
+  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
+  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
+  /// values, in cross-attention through the queries.
+  token_map x{nullptr, 0, 0};
+  /// With respect to the context of cross-attention, [batch * keys, context_dim].
+  token_map context{nullptr, 0, 0};
+  /// With respect to the weights, each in the shape of the weight.
+  multi_head_parameters<T> weights = {};
+  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
+  option_gradients options = {};
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_MULTI_HEAD_TAPE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 #define ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 
@@ -20609,37 +20667,6 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// A forward pass of a block, and the gradient with respect to its output.
-///
-///     cross_attention_gradient(
-///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
-template <class T>
-struct multi_head_tape {
-  detail::token_ref<T> x;                          // [batch * tokens, model_dim], as in the forward pass
-  detail::token_ref<T> context{nullptr, 0, 0, 0};  // [batch * keys, context_dim], of cross-attention
-  Index batch;                                     // rows of the batch
-  detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
-};
-
-/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
-/// memory are left out.
-///
-///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
-///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
-template <class T>
-struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
-  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
-  /// values, in cross-attention through the queries.
-  token_map x{nullptr, 0, 0};
-  /// With respect to the context of cross-attention, [batch * keys, context_dim].
-  token_map context{nullptr, 0, 0};
-  /// With respect to the weights, each in the shape of the weight.
-  multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
-  option_gradients options = {};
-};
 
 namespace detail {
 
@@ -20841,12 +20868,13 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// The same for `block.forward(x, batch, out, table, positions)`.
 ///
 /// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
-template <class T, class Layout, rotation_table Table, class P = std::int64_t,
-          parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class P = std::int64_t, class Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
+  ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
   const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
                                                                               positions, positions};
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
@@ -20865,17 +20893,22 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
 ///
 /// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
-template <class T, class Layout, rotation_table Table, class PQ, class PK,
-          parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class PQ, class PK, class Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<multi_head_tape<T>>& tape,
                               const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PQ);
+  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PK);
+  ROPE_DETAIL_CHECK_THREADS("cross_attention_gradient", Threads);
   const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
       detail::placed(table), query_positions, key_positions};
   detail::block_gradient(block, tape, gradients, false, rotation, threads).run();
 }
+
+ROPE_DETAIL_ASK_OF_GRADIENT(multi_head_attention_gradient, 0, 1, "with positions");
+ROPE_DETAIL_ASK_OF_GRADIENT(cross_attention_gradient, 2, 2, "with positions of x and of the context");
 
 }  // namespace ROPE_ABI
 }  // namespace rope

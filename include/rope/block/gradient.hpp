@@ -12,9 +12,11 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/block/detail/block_rotation.hpp>
+#include <rope/block/detail/call_checks.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
 #include <rope/block/multi_head_attention.hpp>
+#include <rope/block/multi_head_tape.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/head_norm.hpp>
@@ -26,37 +28,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// A forward pass of a block, and the gradient with respect to its output.
-///
-///     cross_attention_gradient(
-///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
-template <class T>
-struct multi_head_tape {
-  detail::token_ref<T> x;                          // [batch * tokens, model_dim], as in the forward pass
-  detail::token_ref<T> context{nullptr, 0, 0, 0};  // [batch * keys, context_dim], of cross-attention
-  Index batch;                                     // rows of the batch
-  detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
-};
-
-/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
-/// memory are left out.
-///
-///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
-///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
-template <class T>
-struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
-  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
-  /// values, in cross-attention through the queries.
-  token_map x{nullptr, 0, 0};
-  /// With respect to the context of cross-attention, [batch * keys, context_dim].
-  token_map context{nullptr, 0, 0};
-  /// With respect to the weights, each in the shape of the weight.
-  multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
-  option_gradients options = {};
-};
 
 namespace detail {
 
@@ -258,12 +229,13 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// The same for `block.forward(x, batch, out, table, positions)`.
 ///
 /// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
-template <class T, class Layout, rotation_table Table, class P = std::int64_t,
-          parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class P = std::int64_t, class Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
+  ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
   const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
                                                                               positions, positions};
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
@@ -282,17 +254,22 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
 ///
 /// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
-template <class T, class Layout, rotation_table Table, class PQ, class PK,
-          parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class PQ, class PK, class Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<multi_head_tape<T>>& tape,
                               const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PQ);
+  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PK);
+  ROPE_DETAIL_CHECK_THREADS("cross_attention_gradient", Threads);
   const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
       detail::placed(table), query_positions, key_positions};
   detail::block_gradient(block, tape, gradients, false, rotation, threads).run();
 }
+
+ROPE_DETAIL_ASK_OF_GRADIENT(multi_head_attention_gradient, 0, 1, "with positions");
+ROPE_DETAIL_ASK_OF_GRADIENT(cross_attention_gradient, 2, 2, "with positions of x and of the context");
 
 }  // namespace ROPE_ABI
 }  // namespace rope

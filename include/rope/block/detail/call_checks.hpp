@@ -114,4 +114,17 @@ constexpr bool misplaced_behind_cross() {
                            (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
                            "the batch comes a table where it rotates, with positions, then the threads")
 
+/// An overload of a gradient for calls that no other takes: with something else behind the gradients than a
+/// table, at least `fewest` and at most `most` positions, and the threads.
+#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
+  template <class T, class Layout, class... More>                                                      \
+  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
+      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
+      const multi_head_gradients<T>&, More&&...) {                                                     \
+    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
+                  #function ": behind the gradients comes a table where the block rotates, " positions \
+                            ", then the threads");                                                     \
+  }                                                                                                    \
+  static_assert(true)
+
 #endif  // ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
