@@ -74,10 +74,9 @@ TEMPLATE_TEST_CASE("heads of 256 channels and groups of 96 heads allocate nothin
   std::vector<TestType> q(count, TestType(1)), k(static_cast<std::size_t>(70 * head_dim), TestType(1)),
       out(count);
   const auto keys = rope::thd(k.data(), 70, 1, head_dim);
-  const auto attend = [&, heads = heads, head_dim = head_dim] {
-    rope::attention(rope::thd(q.data(), 70, heads, head_dim), keys, keys,
-                    rope::thd(out.data(), 70, heads, head_dim));
-  };
+  const auto queries = rope::thd(q.data(), 70, heads, head_dim),
+             result = rope::thd(out.data(), 70, heads, head_dim);
+  const auto attend = [&] { rope::attention(queries, keys, keys, result); };
   attend();
   CHECK(allocations_in(attend) == 0);
 }

@@ -198,9 +198,9 @@ TEST_CASE("YaRN schedules and magnitudes are their formulas", "[oracle]") {
                                                .beta_fast = fast,
                                                .beta_slow = slow,
                                                .truncate = truncate});
-        CHECK(worst_error(f, [&, s = s, fast = fast, slow = slow, truncate = truncate](Index i) {
-                const number share = ramp(i, fast, slow, p, length, truncate);
-                return power(p.base, i, p.dim) * (number(1) - share + share / s);
+        CHECK(worst_error(f, [&, factor = s, last = fast, first = slow, whole = truncate](Index i) {
+                const number share = ramp(i, last, first, p, length, whole);
+                return power(p.base, i, p.dim) * (number(1) - share + share / factor);
               }) <= few_ulp);
         CHECK(error_in_ulp(f.attention_factor(), g(s, 1)) <= magnitude);
       }
@@ -223,10 +223,11 @@ TEST_CASE("NTK-by-parts schedules are their formula", "[oracle]") {
            {std::pair(1.0, 1.0), std::pair(0.0, 1.0), std::pair(1.0, 0.0), std::pair(0.3, 0.7)}) {
         CAPTURE(parameter_seed, p.dim, p.base, s, ntk, extrapolation);
         CHECK(worst_error({p.dim, p.base, rope::ntk_by_parts_scaling{s, 2048, ntk, extrapolation}},
-                          [&, ntk = ntk, extrapolation = extrapolation](Index i) {
+                          [&, of_ntk = ntk, of_extrapolation = extrapolation](Index i) {
                             const number one(1), original = power(p.base, i, p.dim);
-                            const number m1 = (one - ramp(i, 1.25, 0.75, p, 2048, true)) * number(ntk);
-                            const number m2 = (one - ramp(i, 16, 2, p, 2048, true)) * number(extrapolation);
+                            const number m1 = (one - ramp(i, 1.25, 0.75, p, 2048, true)) * number(of_ntk);
+                            const number m2 =
+                                (one - ramp(i, 16, 2, p, 2048, true)) * number(of_extrapolation);
                             const number f = original / number(s) * (one - m1) +
                                              power(stretched(p.base, s, p.dim), i, p.dim) * m1;
                             return f * (one - m2) + original * m2;
@@ -241,15 +242,16 @@ TEST_CASE("Llama 3 schedules are their formula", "[oracle]") {
           std::tuple(1.0, 1.0, 4.0, 8192.0), std::tuple(10.0, 0.3, 17.0, 2048.0),
           std::tuple(16.0, 1.0, 1.0, 8192.0)}) {
       CAPTURE(parameter_seed, p.dim, p.base, s, low, high, length);
-      CHECK(worst_error({p.dim, p.base, rope::llama3_scaling{s, low, high, length}},
-                        [&, s = s, low = low, high = high, length = length](Index i) {
-                          const number f = power(p.base, i, p.dim), wavelength = number(2) * pi() / f;
-                          if (number(length) / number(low) < wavelength) return f / number(s);
-                          if (wavelength < number(length) / number(high) || low == high) return f;
-                          const number z =
-                              (number(length) / wavelength - number(low)) / (number(high) - number(low));
-                          return (number(1) - z) * f / number(s) + z * f;
-                        }) <= few_ulp);
+      const rope::llama3_scaling scaling{s, low, high, length};
+      CHECK(worst_error({p.dim, p.base, scaling}, [&](Index i) {
+              const number f = power(p.base, i, p.dim), wavelength = number(2) * pi() / f,
+                           factor(scaling.factor), slow(scaling.low_freq_factor),
+                           fast(scaling.high_freq_factor), before(scaling.original_max_position);
+              if (before / slow < wavelength) return f / factor;
+              if (wavelength < before / fast || scaling.low_freq_factor == scaling.high_freq_factor) return f;
+              const number z = (before / wavelength - slow) / (fast - slow);
+              return (number(1) - z) * f / factor + z * f;
+            }) <= few_ulp);
     }
 }
 
