@@ -4,6 +4,7 @@
 // than the smallest normal numbers that were flushed.
 #include <rope/rope.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,6 @@
 
 #include "support/catch.hpp"
 #include "support/heads.hpp"
-#include "support/random.hpp"
 #include "support/tape.hpp"
 #include "support/tensor.hpp"
 
@@ -25,7 +25,6 @@
 
 #ifdef ROPE_TEST_CAN_FLUSH
 
-using rope::bshd;
 using rope::half_split;
 using rope::Index;
 
@@ -66,12 +65,8 @@ bool same_bits_flushed(const Call& call) {
 constexpr Index batch = 2, tokens = 70, heads = 4, kv_heads = 2, head_dim = 16;
 
 template <class T>
-std::vector<T> numbers(Index of_heads, std::uint64_t seed) {
-  return testing::random_channels<T>(batch * tokens * of_heads * head_dim, seed);
-}
-template <class T>
-rope::head_view<T> view(std::vector<T>& x, Index of_heads) {
-  return bshd(x.data(), batch, tokens, of_heads, head_dim);
+testing::tensor<T> numbers(Index of_heads, std::uint64_t seed) {
+  return testing::random_tensor<T>(batch, tokens, of_heads, head_dim, seed);
 }
 
 }  // namespace
@@ -115,55 +110,51 @@ TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed
   using T = TestType;
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
   CHECK(same_bits_flushed([&] {
-    std::vector<T> x = numbers<T>(heads, 11);
-    rope::rotate<half_split>(view(x, heads), table, 9);
-    rope::rotate<rope::interleaved>(view(x, heads), table, 30);
+    auto x = numbers<T>(heads, 11);
+    rope::rotate<half_split>(view(x), table, 9);
+    rope::rotate<rope::interleaved>(view(x), table, 30);
     return x;
   }));
   CHECK(same_bits_flushed([&] {
-    std::vector<T> x = numbers<T>(heads, 12);
+    auto x = numbers<T>(heads, 12);
     const std::vector<T> weight = testing::random_channels<T>(head_dim, 13);
-    rope::normalize_and_rotate<half_split>(view(x, heads), rope::head_norm<T>{.weight = weight}, table, 9);
+    rope::normalize_and_rotate<half_split>(view(x), rope::head_norm<T>{.weight = weight}, table, 9);
     return x;
   }));
   // Keys far apart, so that many weights are next to nothing.
   CHECK(same_bits_flushed([&] {
-    std::vector<T> q = numbers<T>(heads, 14), k = numbers<T>(kv_heads, 15), v = numbers<T>(kv_heads, 16),
-                   out(q.size());
-    rope::attention<half_split>(view(q, heads), view(k, kv_heads), view(v, kv_heads), view(out, heads), table,
+    auto q = numbers<T>(heads, 14), k = numbers<T>(kv_heads, 15), v = numbers<T>(kv_heads, 16), out = q;
+    rope::attention<half_split>(view(q), view(k), view(v), view(out), table,
                                 {.scale = 20, .window = 50, .sinks = 2});
     return out;
   }));
   CHECK(same_bits_flushed([&] {
-    std::vector<T> q = numbers<T>(heads, 17), k = numbers<T>(kv_heads, 18), v = numbers<T>(kv_heads, 19),
-                   out(q.size());
+    auto q = numbers<T>(heads, 17), k = numbers<T>(kv_heads, 18), v = numbers<T>(kv_heads, 19), out = q;
     rope::kv_cache<T> cache(batch, tokens, kv_heads, head_dim);
-    cache.template append<half_split>(view(k, kv_heads), view(v, kv_heads), table);
-    rope::attention<half_split>(view(q, heads).token_range(0, 1), cache, view(out, heads).token_range(0, 1),
-                                table, {.scale = 20});
+    cache.template append<half_split>(view(k), view(v), table);
+    rope::attention<half_split>(view(q).token_range(0, 1), cache, view(out).token_range(0, 1), table,
+                                {.scale = 20});
     return out;
   }));
   if constexpr (sizeof(T) >= sizeof(float))
     CHECK(same_bits_flushed([&] {
-      std::vector<T> q = numbers<T>(heads, 20), k = numbers<T>(kv_heads, 21), v = numbers<T>(kv_heads, 22),
-                     out(q.size()), d_out = numbers<T>(heads, 23), d_q(q.size()), d_k(k.size()),
-                     d_v(v.size());
-      rope::attention(view(q, heads), view(k, kv_heads), view(v, kv_heads), view(out, heads));
-      rope::attention_gradient(testing::tape(view(q, heads), view(k, kv_heads), view(v, kv_heads),
-                                             view(out, heads), view(d_out, heads), view(d_q, heads),
-                                             view(d_k, kv_heads), view(d_v, kv_heads)));
-      d_q.insert(d_q.end(), d_k.begin(), d_k.end());
-      d_q.insert(d_q.end(), d_v.begin(), d_v.end());
-      return d_q;
+      auto q = numbers<T>(heads, 20), k = numbers<T>(kv_heads, 21), v = numbers<T>(kv_heads, 22), out = q,
+           d_out = numbers<T>(heads, 23), d_q = q, d_k = k, d_v = v;
+      rope::attention(view(q), view(k), view(v), view(out));
+      rope::attention_gradient(
+          testing::tape(view(q), view(k), view(v), view(out), view(d_out), view(d_q), view(d_k), view(d_v)));
+      d_q.values.insert(d_q.values.end(), d_k.values.begin(), d_k.values.end());
+      d_q.values.insert(d_q.values.end(), d_v.values.begin(), d_v.values.end());
+      return d_q.values;
     }));
 }
 
 TEST_CASE("subnormal numbers of half are none of float, and are kept", "[house]") {
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
   CHECK(same_bits_flushed([&] {
-    std::vector<Eigen::half> x = testing::random_channels<Eigen::half>(batch * tokens * heads * head_dim, 31);
-    for (Eigen::half& channel : x) channel = Eigen::half(static_cast<float>(channel) * 0x1p-20f);
-    rope::rotate<half_split>(view(x, heads), table, 9);
+    auto x = numbers<Eigen::half>(heads, 31);
+    for (Eigen::half& channel : x.values) channel = Eigen::half(static_cast<float>(channel) * 0x1p-20f);
+    rope::rotate<half_split>(view(x), table, 9);
     return x;
   }));
 }
@@ -172,21 +163,21 @@ TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are 
                    double) {
   using T = TestType;
   const rope::frequency_table<float> table(rope::frequencies(8), tokens);
-  std::vector<T> x(std::size_t(batch * tokens * heads * head_dim), std::numeric_limits<T>::denorm_min());
-  std::vector<T> out(x.size(), T(7));
-  const std::vector<T> before = x;
+  testing::tensor<T> x(batch, tokens, heads, head_dim, std::numeric_limits<T>::denorm_min()), out = x;
+  std::fill(out.values.begin(), out.values.end(), T(7));
+  const auto before = x;
   {
     const flushing now;
-    rope::rotate_to<half_split>(view(x, heads), view(out, heads), table, 0);
-    rope::rotate<half_split>(view(x, heads), table, 0);
+    rope::rotate_to<half_split>(view(x), view(out), table, 0);
+    rope::rotate<half_split>(view(x), table, 0);
   }
   for (Index b = 0; b < batch; ++b)
     for (Index h = 0; h < heads; ++h)
-      for (const std::vector<T>* after : {&x, &out}) {
+      for (const auto* after : {&x, &out}) {
         auto copy = *after;
         // Position 0 does not turn, nor do channels from 8 on.
-        CHECK(testing::same_bits(view(copy, heads).at(b, 0, h), before.data(), head_dim));
-        CHECK(testing::same_bits(view(copy, heads).at(b, 5, h) + 8, before.data(), head_dim - 8));
+        CHECK(testing::same_bits(view(copy).at(b, 0, h), before.values.data(), head_dim));
+        CHECK(testing::same_bits(view(copy).at(b, 5, h) + 8, before.values.data(), head_dim - 8));
       }
 }
 
@@ -194,18 +185,18 @@ TEMPLATE_TEST_CASE("subnormal channels are off by no more than what is flushed",
   using T = TestType;
   constexpr T smallest = std::numeric_limits<T>::min();
   const rope::frequency_table<T> table(rope::frequencies(head_dim), 2 * tokens);
-  std::vector<T> x = numbers<T>(heads, 41);  // of 2^-7 to 4
-  for (T& channel : x) channel *= smallest;
-  std::vector<T> expected = x, found = x;
-  rope::rotate<half_split>(view(expected, heads), table, 9);
+  auto x = numbers<T>(heads, 41);  // of 2^-7 to 4
+  for (T& channel : x.values) channel *= smallest;
+  auto expected = x, found = x;
+  rope::rotate<half_split>(view(expected), table, 9);
   {
     const flushing now;
-    rope::rotate<half_split>(view(found, heads), table, 9);
+    rope::rotate<half_split>(view(found), table, 9);
   }
   // Of u' = u c - v s, both operands, both products and the result may each lose less than `smallest`.
-  for (std::size_t i = 0; i < x.size(); ++i) {
+  for (std::size_t i = 0; i < x.values.size(); ++i) {
     CAPTURE(i);
-    REQUIRE(std::abs(found[i] - expected[i]) <= 5 * smallest);
+    REQUIRE(std::abs(found.values[i] - expected.values[i]) <= 5 * smallest);
   }
 }
 

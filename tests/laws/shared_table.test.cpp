@@ -17,7 +17,6 @@
 #include "support/tape.hpp"
 #include "support/tensor.hpp"
 
-using rope::bshd;
 using rope::half_split;
 using rope::Index;
 
@@ -25,32 +24,28 @@ namespace {
 
 constexpr Index users = 8, rounds = 6, tokens = 48, heads = 4, kv_heads = 2, head_dim = 32;
 
-/// Numbers of one user, which no other has.
-std::vector<float> numbers(Index of_heads, Index user, std::uint64_t seed) {
-  return testing::random_channels<float>(tokens * of_heads * head_dim, seed * 100 + std::uint64_t(user));
-}
-rope::head_view<float> view(std::vector<float>& x, Index of_heads) {
-  return bshd(x.data(), 1, tokens, of_heads, head_dim);
+/// Heads of one user, which no other has.
+testing::tensor<float> numbers(Index of_heads, Index user, std::uint64_t seed) {
+  return testing::random_tensor<float>(1, tokens, of_heads, head_dim, seed * 100 + std::uint64_t(user));
 }
 
 /// Everything that one user asks of a table.
 std::vector<float> all_calls(const rope::frequency_table<float>& table, Index user) {
-  std::vector<float> q = numbers(heads, user, 1), k = numbers(kv_heads, user, 2),
-                     v = numbers(kv_heads, user, 3), out = numbers(heads, user, 4), d_out = out,
-                     d_q(q.size()), d_k(k.size()), d_v(v.size());
+  auto q = numbers(heads, user, 1), k = numbers(kv_heads, user, 2), v = numbers(kv_heads, user, 3),
+       out = numbers(heads, user, 4), d_out = out, d_q = q, d_k = k, d_v = v;
   const rope::frequency_table<float> copy = table;  // copied while others read it
   rope::kv_cache<float> cache(1, tokens, kv_heads, head_dim);
-  cache.append<half_split>(view(k, kv_heads), view(v, kv_heads), table);
-  rope::attention<half_split>(view(q, heads), cache, view(out, heads), copy);
+  cache.append<half_split>(view(k), view(v), table);
+  rope::attention<half_split>(view(q), cache, view(out), copy);
   rope::attention_gradient<half_split>(
-      testing::tape(view(q, heads), view(k, kv_heads), view(v, kv_heads), view(out, heads),
-                    view(d_out, heads), view(d_q, heads), view(d_k, kv_heads), view(d_v, kv_heads)),
+      testing::tape(view(q), view(k), view(v), view(out), view(d_out), view(d_q), view(d_k), view(d_v)),
       table);
-  rope::rotate<half_split>(view(q, heads), view(k, kv_heads), table.at_channel(0), user);
-  rope::unrotate<rope::interleaved>(view(v, kv_heads), copy, 2 * user);
-  for (const auto* more : {&q, &k, &v, &d_q, &d_k, &d_v}) out.insert(out.end(), more->begin(), more->end());
-  out.push_back(table.cos(user)[3]);
-  return out;
+  rope::rotate<half_split>(view(q), view(k), table.at_channel(0), user);
+  rope::unrotate<rope::interleaved>(view(v), copy, 2 * user);
+  std::vector<float> all = {table.cos(user)[3]};
+  for (const auto* more : {&out, &q, &k, &v, &d_q, &d_k, &d_v})
+    all.insert(all.end(), more->values.begin(), more->values.end());
+  return all;
 }
 
 /// Runs call(user) for every user at the same time, round after round.
@@ -97,9 +92,9 @@ TEST_CASE("a table does not grow while threads share it", "[house]") {
       same[n] += testing::same_bits(all_calls(table, user), alone[n]);
       return;
     }
-    std::vector<float> q = numbers(heads, user, 1);
+    auto q = numbers(heads, user, 1);
     try {
-      rope::rotate<half_split>(view(q, heads), table, 2 * tokens + 1 + round);
+      rope::rotate<half_split>(view(q), table, 2 * tokens + 1 + round);
     } catch (const std::out_of_range&) {
       refused[n] += testing::same_bits(q, numbers(heads, user, 1));
     }
