@@ -93,8 +93,8 @@ def switch(k, place):
     if old == "!":
         return [(begin, end, f"rope_mutant::negation<{k}>() != ")]
     if old == "++":
-        operand = re.match(r"[\w.]+", code[end:])
-        return [(begin, end + operand.end(), f"(rope_mutant::on({k}) ? --{operand.group()} : ++{operand.group()})")]
+        operand = re.match(r"[\w.]+(?![\w.\[(]|->)", code[end:])  # ++x[i] adds to x[i], not to x
+        return operand and [(begin, end + operand.end(), f"(rope_mutant::on({k}) ? --{operand.group()} : ++{operand.group()})")]
     if old.isdigit() or old in ("true", "false"):
         return [(begin, end, f"(rope_mutant::on({k}) ? {other} : {old})")]
     return None
