@@ -25718,6 +25718,7 @@ struct hugging_face_record {
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
   bool last_channels = false;   // the channels that turn come last in a head
+  bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   bool even_channels = false;   // an odd share of a head is rounded down
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
@@ -25754,6 +25755,7 @@ struct hugging_face_record {
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;    // only with use_sliding_window
+  bool types_slide = false;        // layer_types says which slide, as for classes that have windows by_type
   bool causal = true;              // false: an encoder
   bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
@@ -25789,7 +25791,7 @@ struct key_of_few {
 
 /// Those whose classes read use_bidirectional_attention: whether queries see what comes after them.
 inline constexpr std::string_view look_ahead_if_asked =
-    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified ";
+    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
 /// Whether a word stands in such a list.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
@@ -25826,14 +25828,21 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_ratio", " chatglm "},
       {"rotary_dim", " codegen gptj minimax "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
-      {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
+      {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_pattern", periods},
       {"use_bidirectional_attention", look_ahead_if_asked},
+  };
+  static constexpr key_of_few not_keys[] = {
+      // read by all classes but these
+      {"partial_rotary_factor", " gptneox gptneoxjapanese "},
+      {"rope_scaling", " cohere2moe "},
   };
   std::vector<std::string> hidden;
   if (record.architecture.empty()) return hidden;
   for (const key_of_few& one : keys)
     if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+  for (const key_of_few& one : not_keys)
+    if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
@@ -25905,6 +25914,11 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
     return "layers that always have types, chunks or another sequence to look at do not slide by another "
            "rule";
+  if (r.types_slide && r.slides != which_slide::every &&
+      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type ||
+       !r.others_attend))
+    return "types_slide is of classes in which layers slide by another rule, or none does";
+  if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.window == window_span::chunks && always_types)
     return "chunks are of layers that rotate, whatever their types are";
   if (!r.full_list.empty() && r.others_attend)
@@ -26160,7 +26174,7 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minicpm3", .last_channels = true},
       {.architecture = "minimax-01"},
       {.architecture = "minimax-m2"},
-      {.architecture = "minimax-m3"},
+      {.architecture = "minimax-m3", .indexer = first_half_split},
       {.architecture = "mistral3",
        .layout = interleaved,
        .temperature = of_context,
@@ -27167,19 +27181,31 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.causal && both_ways == "vision";
 }
 
+/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
+/// types are.
+inline bool types_slide(const hugging_face_record& r) {
+  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
+  return r.slides != which_slide::by_type || r.full_every > 0 || r.sliding_window != 0 ||
+         r.form != dictionary_form::one_or_by_type;
+}
+
 /// attention_options::window of the layers that slide; 0: none does; not_known_window.
 ///
-/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, and so does
-/// a Gemma 3 or 4 with use_bidirectional_attention. A window of attention_options counts the token itself
-/// too.
+/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
+/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
+/// attention_options counts the token itself too.
+///
+/// \param typed  the file says of every layer whether it slides
 template <class J>
-Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
+Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
+  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
+  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
-    return both_sides.value_or(assumed) / 2 + 1;
+    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
     const bool halves = defaults.window == window_span::both_sides_if_asked;
@@ -27200,7 +27226,9 @@ template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
                               const std::vector<std::string>& types, std::optional<Index> layers,
                               const std::vector<Index>& without) {
-  const Index window = sliding_window_of(text, defaults);
+  const Index window = sliding_window_of(text, defaults, !types.empty());
+  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
+    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
@@ -27210,9 +27238,10 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
                                    : not_known;
   std::vector<Index> windows;
+  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
   for (const std::string& type : types)
     windows.push_back(is_full(defaults, type)                                 ? 0
-                      : type == defaults.other_type && defaults.others_attend ? window
+                      : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
   // A class that knows no window has no key for one.
@@ -27706,9 +27735,9 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_every = 6,
        .full_offset = 5,
-       .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
-       .scale_number = 256},
+       .scale_number = 256,
+       .causal = false},
       {.architecture = "t5gemma2decoder",
        .base = 1e6,
        .local_base = 10000,
@@ -27725,7 +27754,8 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
-       .softcap = 50},
+       .softcap = 50,
+       .note = "layers of its encoder see the tokens after them too"},
       {.architecture = "vaultgemma",
        .head_dim = 256,
        .full_every = 2,
@@ -27780,8 +27810,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
       {.architecture = "aria"},
-      {.architecture = "axk1", .layout = interleaved},
-      {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
+      {.architecture = "axk1", .layout = interleaved, .latent = true},
+      {.architecture = "axk2", .layout = interleaved, .latent = true, .indexer = first_half_split},
       {.architecture = "baichuan", .alibi_layers = 40},
       {.architecture = "bitnet", .base = 500000},
       {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
@@ -27796,9 +27826,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "csmdepthdecodermodel", .base = 500000},
       {.architecture = "dbrx"},
       {.architecture = "deepseekocr2"},
-      {.architecture = "deepseekv2", .layout = interleaved},
-      {.architecture = "deepseekv3", .layout = interleaved},
-      {.architecture = "deepseekv32", .layout = interleaved, .indexer = first_half_split},
+      {.architecture = "deepseekv2", .layout = interleaved, .latent = true},
+      {.architecture = "deepseekv3", .layout = interleaved, .latent = true},
+      {.architecture = "deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
       {.architecture = "diadecoder", .head_dim = 128, .scale = one},
       {.architecture = "diaencoder", .head_dim = 128, .scale = one, .causal = false},
       {.architecture = "diffllama"},
@@ -27826,10 +27856,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "glm4moe", .partial_rotary_factor = 0.5},
       {.architecture = "glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "glm4vmoe", .partial_rotary_factor = 0.5},
-      {.architecture = "glm4moelite", .layout = interleaved},
+      {.architecture = "glm4moelite", .layout = interleaved, .latent = true},
       {.architecture = "glmasrencoder", .partial_rotary_factor = 0.5, .causal = false},
       {.architecture = "glmimage", .partial_rotary_factor = 0.5},
-      {.architecture = "glmmoedsa", .layout = interleaved, .indexer = first_interleaved},
+      {.architecture = "glmmoedsa", .layout = interleaved, .latent = true, .indexer = first_interleaved},
       {.architecture = "glmocr", .layout = interleaved},
       {.architecture = "gptj", .layout = interleaved},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
@@ -27839,34 +27869,41 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
-      {.architecture = "higgsaudiov2", .base = 500000, .head_dim = 128, .own_rule = true},
+      {.architecture = "higgsaudiov2", .head_dim = 128, .own_rule = true},
       {.architecture = "hrm", .head_dim = 128},
-      {.architecture = "hunyuanv1dense"},
-      {.architecture = "hunyuanv1moe"},
+      {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after they turned"},
+      {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after they turned"},
       {.architecture = "hunyuanvl",
        .xdrope = true,
        .note =
-           "axes of mrope_sections are those of (position, width, height, image) or (width, height, image)"},
+           "axes of mrope_sections are those of (position, width, height, image) or (width, height, image), "
+           "and queries and keys are normalised after they turned"},
       {.architecture = "hyperclovax", .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
-      {.architecture = "idefics"},
+      {.architecture = "idefics",
+       .note = "with qk_layer_norms queries and keys are normalised after they turned"},
       {.architecture = "internlm2"},
       {.architecture = "jais2"},
       {.architecture = "jetmoe", .head_dim = 128},
       {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
-      {.architecture = "kimik2", .layout = interleaved},
+      {.architecture = "kimik2", .layout = interleaved, .latent = true},
       {.architecture = "kyutaispeechto", .sliding_window = 375, .slides = every},
       {.architecture = "lasrencoder", .causal = false},
       {.architecture = "llama"},
-      {.architecture = "longcatflash", .layout = interleaved, .base = 1e7},
+      {.architecture = "longcatflash",
+       .layout = interleaved,
+       .base = 1e7,
+       .latent = true,
+       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they turn, and latents that "
+               "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
       {.architecture = "mimi", .sliding_window = 250, .slides = every},
       {.architecture = "minicpm"},
-      {.architecture = "minicpm3"},
-      {.architecture = "ministral", .sliding_window = 4096, .slides = every},
+      {.architecture = "minicpm3", .latent = true},
+      {.architecture = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
       {.architecture = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
-      {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
+      {.architecture = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000, .crosses = true},
       {.architecture = "moonshine",
@@ -27882,8 +27919,12 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .base = 500000,
        .head_dim = 128,
        .sliding_window = 2048,
-       .slides = every},
-      {.architecture = "nanochat", .base = 0, .backwards = true},
+       .slides = every,
+       .types_slide = true},
+      {.architecture = "nanochat",
+       .base = 0,
+       .backwards = true,
+       .note = "queries and keys are normalised after they turned"},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
       {.architecture = "nomicbert", .base = 1000, .causal = false},
       {.architecture = "olmo"},
@@ -27967,7 +28008,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "qwen3moe", .sliding_window = 4096, .slides = every, .slides_if_asked = true},
       {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
       {.architecture = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
-      {.architecture = "qwen3omnimoetalkercodepredictor", .head_dim = 128},
+      {.architecture = "qwen3omnimoetalkercodepredictor", .head_dim = 128, .types_slide = true},
       {.architecture = "qwen3vl",
        .base = 500000,
        .head_dim = 128,
@@ -27997,7 +28038,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides = every},
       {.architecture = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
       {.architecture = "xcodec2", .head_dim = 64},
-      {.architecture = "youtu", .layout = interleaved},
+      {.architecture = "youtu", .layout = interleaved, .latent = true},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const Record& record : records)
@@ -28261,6 +28302,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     const Index before = nope ? *nope : *given - *rotated;
     return {before + *rotated, before, *rotated, true};
   }
+  if (defaults.latent) text.missing("qk_rope_head_dim", "so many channels of a head turn");
   auto head_dim = given ? given : text.index("kv_channels");
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
@@ -29363,6 +29405,17 @@ class hugging_face_importer {
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
+    note_unread_types();
+  }
+
+  /// Names types of layers that say who slides where the class does not ask them.
+  void note_unread_types() {
+    if (types_slide(defaults_) || !text_.has("layer_types")) return;
+    const bool all = defaults_.slides != which_slide::by_type;
+    const std::string type(all ? defaults_.full_type : defaults_.other_type);
+    if (contains(model_.layers, type))
+      warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
+           " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
   /// Some classes take the last layer for one that attends fully.

@@ -656,7 +656,7 @@ TEST_CASE("a default of the class is reported by the name of its key", "[models]
   };
   CHECK(assumed("qwen3", "head_dim", 16));
   CHECK(assumed("glm4", "partial_rotary_factor", 0.25));
-  CHECK(assumed("gptneox", "partial_rotary_factor", 0.5));
+  CHECK(assumed("stablelm", "partial_rotary_factor", 0.5));
   CHECK(assumed("gemma2", "query_pre_attn_scalar", 16));
   CHECK(assumed("gemma2", "attn_logit_softcapping", 20));
   CHECK(assumed("granite", "attention_multiplier", 0.5));
@@ -800,7 +800,8 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
   CHECK(misspelt.group_of_layer(0) == misspelt.group("full_attention"));
   CHECK(has_warning(misspelt.warnings, "layers of type sliding_atention have no rope dictionary",
                     "not known how they rotate"));
-  CHECK(model({"full_attention", "sliding_attention"}, both).warnings.empty());
+  CHECK_FALSE(
+      has_warning(model({"full_attention", "sliding_attention"}, both).warnings, "no rope dictionary"));
   // One warning for all of them, however many there are.
   const auto many = model({"f", "a", "b", "a", "e", "c", "d", "full_attention"}, both);
   CHECK(many.warnings.size() == 1);
@@ -1109,4 +1110,19 @@ TEST_CASE("sections that the class cuts are cut, which a warning says", "[models
   CHECK(cut.groups().front().mrope_sections == std::vector<Index>{22, 21, 21});
   CHECK(
       has_warning(cut.warnings, "mrope_section [16, 24, 24] does not fit 64 pairs in turn", "[22, 21, 21]"));
+}
+
+TEST_CASE("a head of two parts is not guessed", "[models][import]") {
+  for (const char* name : {"axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
+                           "glm_moe_dsa", "kimi_k2", "longcat_flash", "minicpm3", "mistral4", "youtu"}) {
+    INFO(name);
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        [&] {
+          import_hugging_face(json{{"model_type", name},
+                                   {"hidden_size", 1024},
+                                   {"num_attention_heads", 8},
+                                   {"rope_parameters", {{"rope_type", "default"}}}});
+        },
+        "qk_rope_head_dim is missing"));
+  }
 }

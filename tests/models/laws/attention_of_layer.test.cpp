@@ -273,3 +273,36 @@ TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]"
                         {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}});
   CHECK_THROWS_WITH(gemma4.attention_of_layer(2), testing::ContainsSubstring("layer 2"));
 }
+
+// Source: transformers of 2026-08-16, run by reference_layers.py: one mask for all layers in modeling_mistral.py and its kin, no window
+// in modeling_llama.py and its kin, masks by layer_types in modeling_ministral.py and modeling_smollm3.py.
+TEST_CASE("types of layers say who slides only where the class asks them", "[models][attention_of_layer]") {
+  const char *full = "full_attention", *slides = "sliding_attention";
+  const json types = {{"layer_types", {full, slides, slides, full}}, {"sliding_window", 16}};
+  const std::string unread = "layer_types is not read by the class of ";
+  for (const char* name : {"mistral", "mixtral", "phi3", "phimoe", "starcoder2", "ministral3"}) {
+    INFO(name);
+    json file = types;
+    if (std::string(name) == "ministral3") file["rope_parameters"] = {{"rope_type", "default"}};
+    CHECK(windows(hugging_face(name, file)) == "16 16 16 16");
+    CHECK(testing::has_warning(hugging_face(name, file).warnings,
+                               unread + name + " where layers slide: all do, or none"));
+    file["layer_types"] = {slides, slides, slides, slides};
+    CHECK_FALSE(testing::has_warning(hugging_face(name, file).warnings, unread));
+  }
+  for (const char* name : {"llama", "gemma", "qwen3_vl_text", "olmo2"}) {
+    INFO(name);
+    CHECK(windows(hugging_face(name, types)) == "0 ? ? 0");
+    CHECK(testing::has_warning(hugging_face(name, types).warnings,
+                               unread + name + " where layers slide: none does"));
+    json file = types;
+    file["layer_types"] = {full, full, full, full};
+    CHECK(windows(hugging_face(name, file)) == "0 0 0 0");
+    CHECK_FALSE(testing::has_warning(hugging_face(name, file).warnings, unread));
+  }
+  for (const char* name : {"ministral", "smollm3", "gemma2", "qwen3_omni_moe_talker_code_predictor"}) {
+    INFO(name);
+    CHECK(windows(hugging_face(name, types)) == "0 16 16 0");
+    CHECK_FALSE(testing::has_warning(hugging_face(name, types).warnings, unread));
+  }
+}

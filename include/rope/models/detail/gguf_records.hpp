@@ -182,7 +182,7 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minicpm3", .last_channels = true},
       {.architecture = "minimax-01"},
       {.architecture = "minimax-m2"},
-      {.architecture = "minimax-m3"},
+      {.architecture = "minimax-m3", .indexer = first_half_split},
       {.architecture = "mistral3",
        .layout = interleaved,
        .temperature = of_context,

@@ -129,6 +129,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     const Index before = nope ? *nope : *given - *rotated;
     return {before + *rotated, before, *rotated, true};
   }
+  if (defaults.latent) text.missing("qk_rope_head_dim", "so many channels of a head turn");
   auto head_dim = given ? given : text.index("kv_channels");
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});

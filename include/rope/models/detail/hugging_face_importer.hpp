@@ -158,6 +158,17 @@ class hugging_face_importer {
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
+    note_unread_types();
+  }
+
+  /// Names types of layers that say who slides where the class does not ask them.
+  void note_unread_types() {
+    if (types_slide(defaults_) || !text_.has("layer_types")) return;
+    const bool all = defaults_.slides != which_slide::by_type;
+    const std::string type(all ? defaults_.full_type : defaults_.other_type);
+    if (contains(model_.layers, type))
+      warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
+           " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
   /// Some classes take the last layer for one that attends fully.

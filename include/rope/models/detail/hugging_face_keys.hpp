@@ -25,7 +25,7 @@ struct key_of_few {
 
 /// Those whose classes read use_bidirectional_attention: whether queries see what comes after them.
 inline constexpr std::string_view look_ahead_if_asked =
-    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified ";
+    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
 /// Whether a word stands in such a list.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
@@ -62,14 +62,21 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_ratio", " chatglm "},
       {"rotary_dim", " codegen gptj minimax "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
-      {"rotary_pct", " gptneox gptneoxjapanese qwen stablelm "},
+      {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_pattern", periods},
       {"use_bidirectional_attention", look_ahead_if_asked},
+  };
+  static constexpr key_of_few not_keys[] = {
+      // read by all classes but these
+      {"partial_rotary_factor", " gptneox gptneoxjapanese "},
+      {"rope_scaling", " cohere2moe "},
   };
   std::vector<std::string> hidden;
   if (record.architecture.empty()) return hidden;
   for (const key_of_few& one : keys)
     if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+  for (const key_of_few& one : not_keys)
+    if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;

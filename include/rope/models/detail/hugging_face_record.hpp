@@ -75,6 +75,7 @@ struct hugging_face_record {
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
   bool last_channels = false;   // the channels that turn come last in a head
+  bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   bool even_channels = false;   // an odd share of a head is rounded down
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
@@ -111,6 +112,7 @@ struct hugging_face_record {
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;    // only with use_sliding_window
+  bool types_slide = false;        // layer_types says which slide, as for classes that have windows by_type
   bool causal = true;              // false: an encoder
   bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair

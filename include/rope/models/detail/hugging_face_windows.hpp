@@ -35,19 +35,31 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.causal && both_ways == "vision";
 }
 
+/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
+/// types are.
+inline bool types_slide(const hugging_face_record& r) {
+  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
+  return r.slides != which_slide::by_type || r.full_every > 0 || r.sliding_window != 0 ||
+         r.form != dictionary_form::one_or_by_type;
+}
+
 /// attention_options::window of the layers that slide; 0: none does; not_known_window.
 ///
-/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, and so does
-/// a Gemma 3 or 4 with use_bidirectional_attention. A window of attention_options counts the token itself
-/// too.
+/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
+/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
+/// attention_options counts the token itself too.
+///
+/// \param typed  the file says of every layer whether it slides
 template <class J>
-Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
+Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
+  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
+  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
   const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
   if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
-    return both_sides.value_or(assumed) / 2 + 1;
+    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
     const bool halves = defaults.window == window_span::both_sides_if_asked;
@@ -68,7 +80,9 @@ template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
                               const std::vector<std::string>& types, std::optional<Index> layers,
                               const std::vector<Index>& without) {
-  const Index window = sliding_window_of(text, defaults);
+  const Index window = sliding_window_of(text, defaults, !types.empty());
+  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
+    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
@@ -78,9 +92,10 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
                                    : not_known;
   std::vector<Index> windows;
+  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
   for (const std::string& type : types)
     windows.push_back(is_full(defaults, type)                                 ? 0
-                      : type == defaults.other_type && defaults.others_attend ? window
+                      : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
   // A class that knows no window has no key for one.

@@ -56,6 +56,11 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
     return "layers that always have types, chunks or another sequence to look at do not slide by another "
            "rule";
+  if (r.types_slide && r.slides != which_slide::every &&
+      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type ||
+       !r.others_attend))
+    return "types_slide is of classes in which layers slide by another rule, or none does";
+  if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.window == window_span::chunks && always_types)
     return "chunks are of layers that rotate, whatever their types are";
   if (!r.full_list.empty() && r.others_attend)
