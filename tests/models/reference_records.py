@@ -2,19 +2,21 @@
 """What the sources of Hugging Face transformers and llama.cpp say of each architecture, beside the recorded answers.
 
     python3 tests/models/reference_records.py transformers/src/transformers/models
-    python3 tests/models/reference_records.py llama.cpp/src/llama-model.cpp llama.cpp/src/llama-arch.cpp
+    python3 tests/models/reference_records.py llama.cpp/src
 
 Reads the sources as text, so that neither PyTorch nor a compiler is needed; where `import transformers` works, the folder may be
 left out. Of transformers it reads the layout (rotate_half and its kin), the default base, head_dim and partial_rotary_factor of
-each model folder; of llama.cpp the rope type of each architecture. Every recorded file of an architecture must agree; for one
+each model folder; of llama.cpp the rope type of each architecture, and which keys its loader reads, beside probes.json. Every recorded file of an architecture must agree; for one
 without a record a line for recorded/models/*.json is printed, with the answers that were found. Exits with 1 where one disagrees.
 
 How the stored records were made: the rotation of each class of transformers of 2026-08-19 was applied to unit vectors at two
 positions in float64, and bases and scales were read from its configuration and attention classes; of llama.cpp of 2026-08-22
 src/models/*.cpp were read. Records of 2026-11-22 (layouts, layers, windows and scales of families that had none) follow what was
-noted from those sources then, those of models with code of their own what their "source" names. This script was run that day on
-the sources of transformers d6a6c82680, without PyTorch: they are older than the records, and have another base for olmo3. Its
-half for llama.cpp was not run: there the rope types were read from llama_model_rope_type by hand.
+noted from those sources then, those of models with code of their own what their "source" names. This script was run on
+2026-11-25 on transformers c49429ed1f of 2026-08-16 and llama.cpp 7077abbe1 of 2026-08-17, in which dots3note and granite_swa have
+no loader. What disagrees there with transformers is no error of a record: classes that fill in dictionaries by themselves (laguna,
+mellum, mimo_v2_flash, zaya), and files with several classes, of which the text has another one (voxtral_realtime, pe_audio and its
+kin, qwen3_omni_moe_talker). reference_layers.py runs the classes and reads no text.
 """
 import importlib.util
 import json
@@ -123,11 +125,74 @@ def check_transformers(models):
     return wrong
 
 
-def check_llama_cpp(model, arch):
-    with open(arch) as file:
-        names = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"\s*\}', file.read()))
-    with open(model) as file:
-        text = file.read()
+def text_of(path):
+    with open(path) as file:
+        return file.read()
+
+
+# Keys that the loader of llama.cpp reads for architectures whose rotation and attention take no notice of them, and why.
+READ_FOR_ANOTHER_PURPOSE = {
+    "leading_dense_block_count": "says which layers have experts",
+    "attention.temperature_length": "grok reads it, and its graph does not use it",
+    "rope.scaling.alpha": "read for every architecture; hunyuan-vl.cpp alone uses it",
+    "embedding_length of 46 layers": "read for every architecture", "embedding_length of 62 layers": "read for every architecture",
+    "one layer": "read for every architecture", "forty layers": "read for every architecture",
+}
+
+
+def loaders_of(source):
+    """{architecture: text of what its class reads in load_arch_hparams}"""
+    names = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"\s*\}', text_of(f"{source}/llama-arch.cpp")))
+    makers, cases = {}, []
+    for case, made in re.findall(r"case (LLM_ARCH_\w+):|return new (llama_model_\w+)", text_of(f"{source}/llama-model.cpp")):
+        if case:
+            cases.append(case)
+            continue
+        makers.update({names.get(one, one): made for one in cases})
+        cases = []
+    parents = dict(re.findall(r"struct (llama_model_\w+)\s*:\s*public (llama_model_\w+)", text_of(f"{source}/models/models.h")))
+    bodies = {}
+    for name in sorted(os.listdir(f"{source}/models")):
+        if name.endswith(".cpp"):
+            bodies.update(re.findall(r"^void (llama_model_\w+)::load_arch_hparams\(.*?\) \{\n(.*?)^\}",
+                                     text_of(f"{source}/models/{name}"), re.S | re.M))
+    loaders = {}
+    for architecture, made in makers.items():
+        text = ""
+        while made:
+            called = re.search(r"(llama_model_\w+)::load_arch_hparams\(ml\)", bodies.get(made, ""))
+            text += bodies.get(made, "")
+            made = called.group(1) if called else None if made in bodies else parents.get(made)
+        loaders[architecture] = text
+    return loaders
+
+
+def check_keys_of_llama_cpp(source, known_architectures):
+    """Which architectures read a key, by the source and by the probes that say so."""
+    keys = dict(re.findall(r'\{\s*(LLM_KV_\w+),\s*"%s([^"]+)"\s*\}', text_of(f"{source}/llama-arch.cpp")))
+    read = {name: {keys.get(key) for key in re.findall(r"\bLLM_KV_\w+", text)} for name, text in loaders_of(source).items()}
+    with open(f"{RECORDS}/probes.json") as file:
+        probes = json.load(file)["gguf"]["probes"]
+    agree, wrong = 0, 0
+    for probe in probes:
+        key = next(iter(probe.get("add", {})), "")
+        if "expect" in probe or len(probe.get("add", {})) != 1 or not key.startswith("."):
+            continue
+        theirs = {name for name in known_architectures & set(read) if key in read[name]}
+        ours = {name for exception in probe.get("but_for", []) for name in exception["of"]} & set(read)
+        agree += len(known_architectures & set(read)) - len(theirs ^ ours)
+        reason = READ_FOR_ANOTHER_PURPOSE.get(probe["name"])
+        if theirs != ours:
+            print(f"{probe['name']}: llama.cpp reads it for {sorted(theirs - ours)} more and not for {sorted(ours - theirs)}; "
+                  f"{reason or 'NOT EXPLAINED'}")
+        wrong += theirs != ours and not reason
+    print(f"{len(read)} loaders of llama.cpp; {agree} times a key is read as the probes say, {wrong} probes disagree")
+    return wrong
+
+
+def check_llama_cpp(source):
+    names = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"\s*\}', text_of(f"{source}/llama-arch.cpp")))
+    text = text_of(f"{source}/llama-model.cpp")
     body = text[text.index("llama_model_rope_type(const"):]
     body = body[:body.index("\n}")]
     reference, cases = {}, []
@@ -158,14 +223,14 @@ def check_llama_cpp(model, arch):
         if name not in seen:
             print(f"{name}: no record; {reference.get(name, 'not in the switch')} in llama.cpp")
     print(f"{len(reference)} architectures of llama.cpp; {agree} recorded layouts agree, {wrong} do not")
-    return wrong
+    importing = {record["metadata"]["general.architecture"] for record in stored["records"]}
+    return wrong + check_keys_of_llama_cpp(source, importing)
 
 
 def main():
-    if len(sys.argv) == 3:
-        return 1 if check_llama_cpp(sys.argv[1], sys.argv[2]) else 0
     if len(sys.argv) == 2:
-        return 1 if check_transformers(sys.argv[1]) else 0
+        check = check_llama_cpp if os.path.exists(f"{sys.argv[1]}/llama-arch.cpp") else check_transformers
+        return 1 if check(sys.argv[1]) else 0
     installed = importlib.util.find_spec("transformers")
     if not installed:
         print(__doc__)

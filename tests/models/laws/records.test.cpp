@@ -3,9 +3,11 @@
 // that its code has rules of its own for: recorded/models/hugging_face.json and gguf.json.
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -206,4 +208,28 @@ TEST_CASE("a file of which too little is known, or in which nothing turns, is re
         [&] { import_of(refused); }, of_gguf ? "rope::import_gguf: " : "rope::import_hugging_face: ",
         refused.at("says").get<std::string>()));
   }
+}
+
+TEST_CASE("every architecture of llama.cpp is read as its code reads it, or refused with the reason",
+          "[models]") {
+  std::set<std::string> read, refused, neither;
+  for (const json& record : records_of("gguf", "records"))
+    if (difference(record, record.at("expect")).empty())
+      read.insert(record.at("metadata").at("general.architecture"));
+  for (const json& record : records_of("gguf", "refused"))
+    refused.insert(record.at("metadata").at("general.architecture"));  // the reason: the test before
+  std::size_t imported = 0, without = 0;
+  const json architectures = testing::recorded("models/gguf").at("architectures");
+  for (const json& name : architectures)
+    if (read.count(name) > 0)
+      ++imported;
+    else if (refused.count(name) > 0)
+      ++without;
+    else
+      neither.insert(name);
+  CHECK(neither == std::set<std::string>{});
+  CHECK(imported >= 122);
+  if (std::getenv("ROPE_PRINT_COUNTS"))
+    WARN("llama.cpp: " << imported << " architectures import and agree, " << without
+                       << " are refused with a reason, " << neither.size() << " neither");
 }
