@@ -99,28 +99,29 @@ bool is_asked(const std::string& mutant) {
 template <class Record>
 void ask(const char* format, const std::map<std::string, std::set<std::string>>& written,
          Record& (*named)(const std::string&), const json& files) {
-  for (const auto& [architecture, fields] : written) {
+  for (const auto& of_architecture : written) {
+    const std::string& architecture = of_architecture.first;
+    const std::set<std::string>& fields = of_architecture.second;
     std::vector<const json*> own;
     for (const json& file : files)
       if (architecture_of(file) == architecture) own.push_back(&file);
     Record& record = named(architecture);
-    each_field(
-        record, [&, architecture = architecture, fields = fields](const std::string& name, auto& field) {
-          if (!is_asked(std::string(format) + " " + architecture + " " + name)) return;
-          const auto before = field;
-          for (const auto& other : others(name, before)) {
-            field = other;
-            const bool forbidden = !rope::detail::broken_rule_of(record).empty(),
-                       noticed = forbidden || is_noticed(own) || is_noticed_by_a_probe(format, architecture);
-            field = before;
-            std::cout << "mutant " << format << " " << architecture << " " << name << " "
-                      << (fields.count(name) ? "written " : "default ")
-                      << (forbidden ? "forbidden"
-                          : noticed ? "killed"
-                                    : "survives")
-                      << "\n";
-          }
-        });
+    each_field(record, [&](const std::string& name, auto& field) {
+      if (!is_asked(std::string(format) + " " + architecture + " " + name)) return;
+      const auto before = field;
+      for (const auto& other : others(name, before)) {
+        field = other;
+        const bool forbidden = !rope::detail::broken_rule_of(record).empty(),
+                   noticed = forbidden || is_noticed(own) || is_noticed_by_a_probe(format, architecture);
+        field = before;
+        std::cout << "mutant " << format << " " << architecture << " " << name << " "
+                  << (fields.count(name) ? "written " : "default ")
+                  << (forbidden ? "forbidden"
+                      : noticed ? "killed"
+                                : "survives")
+                  << "\n";
+      }
+    });
   }
 }
 
