@@ -25682,6 +25682,7 @@ enum class which_slide {
 enum class window_span {
   back,                 // the tokens that a query sees: those up to its own
   both_sides,           // the same, half of them after its own
+  each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
   chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
 };
@@ -25916,7 +25917,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
            "rule";
   if (r.types_slide && r.slides != which_slide::every &&
       (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type ||
-       !r.others_attend))
+       !r.others_attend || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.window == window_span::chunks && always_types)
@@ -27206,6 +27207,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
     return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
+  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
     const bool halves = defaults.window == window_span::both_sides_if_asked;
@@ -27934,7 +27936,11 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .layout = interleaved,
        .base = 150000,
        .head_dim = 64,
-       .slides = not_known,
+       .sliding_window = 128,
+       .window = window_span::each_side,
+       .slides = every,
+       .causal = false,
+       .sink_logits = true,
        .own_rule = true},
       {.architecture = "openpanguvl",
        .base = 64e6,

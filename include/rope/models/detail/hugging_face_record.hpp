@@ -39,6 +39,7 @@ enum class which_slide {
 enum class window_span {
   back,                 // the tokens that a query sees: those up to its own
   both_sides,           // the same, half of them after its own
+  each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
   chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
 };

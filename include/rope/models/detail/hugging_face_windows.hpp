@@ -60,6 +60,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
     return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
+  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
     const bool halves = defaults.window == window_span::both_sides_if_asked;

@@ -58,7 +58,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
            "rule";
   if (r.types_slide && r.slides != which_slide::every &&
       (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type ||
-       !r.others_attend))
+       !r.others_attend || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.window == window_span::chunks && always_types)
