@@ -15106,8 +15106,9 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
       policy.window > limit || policy.chunk > limit)
     ROPE_THROW(std::invalid_argument,
-               message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
-                       policy.sinks, ", ", policy.window, " and ", policy.chunk));
+               message("ring_cache: sinks must not be negative, window and chunk be positive, none above a ",
+                       "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
+                       policy.chunk));
   if (policy.positions == ring_positions::cache && storage != key_storage::raw)
     ROPE_THROW(std::invalid_argument,
                message("ring_cache: positions in the cache change with every token and need raw keys, "

@@ -145,7 +145,10 @@ TEST_CASE("a ring that cannot be is refused", "[cache]") {
     CHECK(
         throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 2, 0, storage); }, text));
   };
-  const char* rule = "rope::ring_cache: sinks must not be negative, window and chunk be positive, got ";
+  const char* rule =
+      "rope::ring_cache: sinks must not be negative, window and chunk be positive, none above a quarter of "
+      "the "
+      "largest Index, got ";
   refused({.sinks = -1, .window = 3}, key_storage::raw, rule);
   refused({.sinks = 1, .window = 0}, key_storage::raw, rule);
   refused({.sinks = 1, .window = -4}, key_storage::raw, rule);
