@@ -103,7 +103,8 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads>
 number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, const Threads& threads) {
-  const auto &x = heads.x, &d_x = heads.d_x;
+  const auto& x = heads.x;
+  const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
@@ -133,7 +134,8 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
 template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
 number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
-  const auto &x = heads.x, &d_x = heads.d_x;
+  const auto& x = heads.x;
+  const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
   // threads of most machines, few enough that their sums are small beside the heads.
