@@ -23263,6 +23263,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 
 #include <algorithm>  // std::binary_search
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23685,6 +23686,35 @@ class model_rope : public model_facts {
                                  " looks is not known from this file; set attention_options yourself"));
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
+  }
+
+  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them.
+  ///
+  ///     for (const layer_group& one : model.groups())
+  ///       options_of[one.layer_type] = model.attention_of_group(one.layer_type);
+  ///
+  /// Throws:  std::invalid_argument if there is no such group, or no layer of it, or its layers look back by
+  ///          different windows; else as attention_of_layer
+  attention_options attention_of_group(std::string_view layer_type) const {
+    const layer_group* own = group(layer_type);
+    std::optional<attention_options> common;
+    for (Index layer = 0; own && layer < std::max<Index>(layer_count(), 1); ++layer) {
+      if (rotation_of_layer(layer) != layer_rotation::in_group || group_of_layer(layer) != own) continue;
+      if (!layer_type.empty() && !layers().empty() && layers()[static_cast<std::size_t>(layer)] != layer_type)
+        continue;
+      const attention_options options = attention_of_layer(layer);
+      if (common && common->window != options.window)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("attention_of_group: layers of type \"", std::string(layer_type).c_str(),
+                                   "\" have the windows ", common->window, " and ", options.window,
+                                   "; call attention_of_layer"));
+      common = options;
+    }
+    if (!common)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_group: no layer rotates as type \"",
+                                 std::string(layer_type).c_str(), "\"; call attention_of_layer"));
+    return *common;
   }
 
   /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule

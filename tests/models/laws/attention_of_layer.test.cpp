@@ -256,6 +256,38 @@ TEST_CASE("a layer that does not rotate attends by the same rules", "[models][at
   CHECK(model.attention_of_layer(3).scale == model.attention_of_layer(0).scale);
 }
 
+TEST_CASE("a group whose layers attend alike says how", "[models][attention_of_group]") {
+  const char *full = "full_attention", *slides = "sliding_attention";
+  const json types = {{"layer_types", {slides, full, slides, full}}, {"sliding_window", 16}};
+  const auto gemma3 = hugging_face("gemma3_text", types);
+  REQUIRE(gemma3.groups().size() == 2);
+  for (const rope::layer_group& group : gemma3.groups()) {
+    const rope::attention_options options = gemma3.attention_of_group(group.layer_type);
+    const rope::Index layer = group.layer_type == slides ? 0 : 1;
+    CHECK(options.window == (layer == 0 ? 16 : 0));
+    CHECK(options.scale == group.scale);
+    CHECK(options.softcap == gemma3.attention_of_layer(layer).softcap);
+    CHECK(options.causal == gemma3.attention_of_layer(layer).causal);
+  }
+  CHECK_THROWS_WITH(gemma3.attention_of_group("other"),
+                    testing::ContainsSubstring("no layer rotates as type"));
+  CHECK_THROWS_AS(gemma3.attention_of_group(""), std::invalid_argument);
+
+  // One group of layers that look back by two windows: its types tell them apart, and the whole does not.
+  const auto gemma2 = hugging_face("gemma2", types);
+  REQUIRE(gemma2.groups().size() == 1);
+  CHECK(gemma2.attention_of_group(slides).window == 16);
+  CHECK(gemma2.attention_of_group(full).window == 0);
+  CHECK_THROWS_WITH(gemma2.attention_of_group(""),
+                    testing::ContainsSubstring("have the windows 16 and 0; call attention_of_layer"));
+  CHECK(hugging_face("mistral", {{"sliding_window", 16}}).attention_of_group("").window == 16);
+
+  // Layers that do not rotate are in no group: those of Cohere 2 that see all.
+  CHECK(hugging_face("cohere2", {{"sliding_window", 16}}).attention_of_group("").window == 16);
+  CHECK_THROWS_WITH(hugging_face("llama", {{"sliding_window", 16}}).attention_of_group(""),
+                    testing::ContainsSubstring("how far back layer 0 looks is not known"));
+}
+
 TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]") {
   const auto model = hugging_face("gemma2", {{"use_bidirectional_attention", true}});
   CHECK_THROWS_AS(model.attention_of_layer(-1), std::out_of_range);

@@ -7,8 +7,10 @@
 #include <rope/rotation/rotate.hpp>
 
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -57,6 +59,10 @@ TEST_CASE("the comments of models show their use", "[models]") {
     const attention_options options = model.attention_of_layer(layer);  // window, scale
     CHECK(group == &model.groups()[0]);
     CHECK(options.scale == group->scale);
+    std::map<std::string, attention_options> options_of;
+    for (const layer_group& one : model.groups())
+      options_of[one.layer_type] = model.attention_of_group(one.layer_type);
+    CHECK(options_of.at("").scale == options.scale);
     constexpr Index start = 0;
     const query_scaling rule = model.query_scaling_of_layer(layer);
     if (!rule.is_one()) scale_queries(queries, rule, start);
