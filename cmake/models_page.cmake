@@ -479,7 +479,8 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 ## Not in these tables
 
 - Refused unless the caller names the layout, because files and class disagree or too little is known:
-${refused_text}- dflash of GGUF: its layout depends on a key whose name is not known.
+${refused_text}- dflash of GGUF is refused whatever layout is named: with hyper-connections it turns as deepseek4, without them half-split channels,
+  and neither is read.
 - Refused in Hugging Face whatever layout is named, because nothing turns: ${without_of_hugging_face}.
 - Refused in Hugging Face whatever layout is named, because no head of queries and keys turns by one position:
 ${refused_others}- Refused in Hugging Face whatever layout is named, because tokens have rows and columns; what makes their frequencies

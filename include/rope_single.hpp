@@ -26505,6 +26505,10 @@ class gguf_importer {
  private:
   void read_record() {
     const gguf_record* known = gguf_record_of(reader_.architecture());
+    if (reader_.architecture() == "dflash")
+      reader_.refuse("general.architecture",
+                     "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, "
+                     "else half-split channels; neither is read, rotate its layers by a table of your own");
     if (!known && !given_layout_)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
