@@ -25882,6 +25882,30 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   return hidden;
 }
 
+/// Models that bring their own classes.
+inline constexpr std::string_view own_classes =
+    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
+
+/// Those whose classes read partial_rotary_factor under the default rule, too. The others turn whole heads.
+///
+/// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
+inline constexpr std::string_view partial_by_default =
+    " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
+    "glmocr gptneox gptneoxjapanese laguna mellum mimov2flash moonshine moonshinestreaming nemotron "
+    "persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen3next solaropen stablelm step3p5 zaya ";
+
+/// Those whose classes read a rope dictionary for each type of layers.
+///
+/// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
+inline constexpr std::string_view dictionary_by_type =
+    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
+    "mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+
+/// Whether a class of transformers is known, and is not in the list.
+constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
+  return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
+}
+
 /// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
 /// other things have such a word in them.
 inline bool speaks_of_rope(std::string_view key) {
@@ -28556,7 +28580,9 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   if (type != given)
     warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
-    warnings.push_back(rope.path() + "type is the older name of rope_type");
+    warnings.push_back(rope.path() +
+                       "type is the older name of rope_type, which the classes of transformers 5 with a rule "
+                       "for each type of layers do not read");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
     warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
   std::string known;
@@ -28946,6 +28972,12 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && !rope.has("partial_rotary_factor") &&
         !text_.has("partial_rotary_factor") && !text_.has("rotary_pct") && !text_.has("rope_pct"))
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
+    if (type == "default" && !head_.latent && !text_.has("rotary_dim") &&
+        has_class_not_in(partial_by_default, defaults_.architecture))
+      for (json_reader<J>* where : {&rope, &text_})
+        if (!detail::equal(where->number("partial_rotary_factor", range::fraction).value_or(1), 1))
+          warn(where->path() + "partial_rotary_factor holds, as in transformers 4; the class of " +
+               model_.architecture + " in transformers 5 turns whole heads under the default rule");
     const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
                         : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
                         : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
@@ -29095,7 +29127,12 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
-    if (given && add_nested_groups(*given, path)) return;
+    if (given && add_nested_groups(*given, path)) {
+      if (has_class_not_in(dictionary_by_type, defaults_.architecture))
+        maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
+                    "though the class of " + model_.architecture + " in transformers 5 does not read them");
+      return;
+    }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.

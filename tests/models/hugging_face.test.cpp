@@ -804,7 +804,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
       has_warning(model({"full_attention", "sliding_attention"}, both).warnings, "no rope dictionary"));
   // One warning for all of them, however many there are.
   const auto many = model({"f", "a", "b", "a", "e", "c", "d", "full_attention"}, both);
-  CHECK(many.warnings.size() == 1);
+  CHECK(many.warnings.size() == 2);  // and that the class does not read dictionaries for types
   CHECK(has_warning(many.warnings, "layers of type a, b, c, d and 2 more have"));
   // A group alone serves every layer, as one without a name does without a word.
   const auto alone = model({"full_attention", "linear_attention"}, {{"full_attention", plain}});
@@ -819,7 +819,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
                                {"sliding_window", 4096},
                                {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5e4}}}}}});
   CHECK(cohere.layers()[3] == "full_attention");
-  CHECK(cohere.warnings.size() == 1);  // layer_types
+  CHECK(cohere.warnings.size() == 2);  // layer_types, and dictionaries for types of layers
 }
 
 TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
@@ -1124,5 +1124,52 @@ TEST_CASE("a head of two parts is not guessed", "[models][import]") {
                                    {"rope_parameters", {{"rope_type", "default"}}}});
         },
         "qk_rope_head_dim is missing"));
+  }
+}
+
+// What a released file says is right under the version of transformers that it was written by; where version 5 reads it otherwise, a
+// warning says so. Source of the second: reference_layers.py, transformers c49429ed1f.
+TEST_CASE("a warning says what transformers 5 reads otherwise than older files mean it", "[models]") {
+  const json base = {{"hidden_size", 256}, {"num_attention_heads", 4}, {"num_hidden_layers", 6}};
+  const auto model = [&](const char* type, const json& more) {
+    json file = base;
+    file["model_type"] = type;
+    file.update(more);
+    return import_hugging_face(file);
+  };
+  SECTION("partial_rotary_factor under the default rule") {
+    const json half = {{"partial_rotary_factor", 0.5}};
+    const char* text = "turns whole heads under the default rule";
+    CHECK(model("llama", half).groups().front().rotary_dim() == 32);
+    CHECK(has_warning(model("llama", half).warnings, "partial_rotary_factor holds", text));
+    CHECK(has_warning(model("llama", {{"rope_parameters", half}}).warnings, "rope_parameters.partial", text));
+    CHECK_FALSE(has_warning(model("llama", {{"partial_rotary_factor", 1.0}}).warnings, text));
+    CHECK_FALSE(has_warning(model("llama", {{"partial_rotary_factor", 0.5},
+                                            {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}})
+                                .warnings,
+                            text));
+    CHECK_FALSE(has_warning(model("phi", half).warnings, text));
+    CHECK_FALSE(has_warning(model("internlm2", half).warnings, text));
+  }
+  SECTION("type in place of rope_type") {
+    const auto gemma3 = model("gemma3_text", {{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}});
+    CHECK(gemma3.group("full_attention")->rule == "linear");
+    CHECK(has_warning(gemma3.warnings, "type is the older name of rope_type",
+                      "with a rule for each type of layers do not read"));
+    CHECK_FALSE(has_warning(
+        model("gemma3_text", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 4}}}}).warnings,
+        "older name"));
+  }
+  SECTION("dictionaries for types of layers") {
+    const json types = {{"layer_types",
+                         {"sliding_attention", "full_attention", "sliding_attention", "full_attention",
+                          "sliding_attention", "full_attention"}},
+                        {"rope_parameters",
+                         {{"full_attention", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e6}}},
+                          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}};
+    CHECK(model("llama", types).group("full_attention")->rule == "linear");
+    CHECK(has_warning(model("llama", types).warnings, "rope_parameters has dictionaries for types of layers",
+                      "the class of llama in transformers 5 does not read them"));
+    CHECK_FALSE(has_warning(model("gemma3_text", types).warnings, "has dictionaries for types of layers"));
   }
 }

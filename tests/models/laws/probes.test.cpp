@@ -28,8 +28,8 @@ inline json file_of(const std::string& name) { return testing::recorded("models/
 inline bool is_of_keys(const std::string& warning) {
   for (const char* words :
        {"assumed", "not understood", "no effect", "older name", "another name", "is not used", "is not read",
-        "overruled", "depends on", "depend on", "not known", "no rope dictionary", "is missing",
-        "as the class slices it", "is not told", "takes the last layer"})
+        "overruled", "transformers 5", "depends on", "depend on", "not known", "no rope dictionary",
+        "is missing", "as the class slices it", "is not told", "takes the last layer"})
     if (warning.find(words) != std::string::npos) return true;
   return false;
 }

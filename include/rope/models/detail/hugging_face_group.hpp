@@ -12,6 +12,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
@@ -141,6 +142,12 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && !rope.has("partial_rotary_factor") &&
         !text_.has("partial_rotary_factor") && !text_.has("rotary_pct") && !text_.has("rope_pct"))
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
+    if (type == "default" && !head_.latent && !text_.has("rotary_dim") &&
+        has_class_not_in(partial_by_default, defaults_.architecture))
+      for (json_reader<J>* where : {&rope, &text_})
+        if (!detail::equal(where->number("partial_rotary_factor", range::fraction).value_or(1), 1))
+          warn(where->path() + "partial_rotary_factor holds, as in transformers 4; the class of " +
+               model_.architecture + " in transformers 5 turns whole heads under the default rule");
     const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
                         : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
                         : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"

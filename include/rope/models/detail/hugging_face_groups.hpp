@@ -15,6 +15,7 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_group.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_layers.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
@@ -50,7 +51,12 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
-    if (given && add_nested_groups(*given, path)) return;
+    if (given && add_nested_groups(*given, path)) {
+      if (has_class_not_in(dictionary_by_type, defaults_.architecture))
+        maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
+                    "though the class of " + model_.architecture + " in transformers 5 does not read them");
+      return;
+    }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.

@@ -82,6 +82,30 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   return hidden;
 }
 
+/// Models that bring their own classes.
+inline constexpr std::string_view own_classes =
+    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
+
+/// Those whose classes read partial_rotary_factor under the default rule, too. The others turn whole heads.
+///
+/// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
+inline constexpr std::string_view partial_by_default =
+    " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
+    "glmocr gptneox gptneoxjapanese laguna mellum mimov2flash moonshine moonshinestreaming nemotron "
+    "persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen3next solaropen stablelm step3p5 zaya ";
+
+/// Those whose classes read a rope dictionary for each type of layers.
+///
+/// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
+inline constexpr std::string_view dictionary_by_type =
+    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
+    "mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+
+/// Whether a class of transformers is known, and is not in the list.
+constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
+  return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
+}
+
 /// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
 /// other things have such a word in them.
 inline bool speaks_of_rope(std::string_view key) {

@@ -55,7 +55,9 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   if (type != given)
     warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
-    warnings.push_back(rope.path() + "type is the older name of rope_type");
+    warnings.push_back(rope.path() +
+                       "type is the older name of rope_type, which the classes of transformers 5 with a rule "
+                       "for each type of layers do not read");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
     warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
   std::string known;
