@@ -25961,9 +25961,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "from_end is of a pattern of layers, or of those that do not rotate";
   if (r.dense_first && !mixed && r.full_rotate)
     return "dense_first is of a pattern of layers, or of layers that would not rotate";
-  if ((r.slides != which_slide::by_type || r.slides_if_asked || slides || r.window != window_span::back) &&
-      !r.others_attend)
-    return "where the other layers do not attend none slides";
+  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
+  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
+    return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
     return "how far an encoder looks back is not told by a window";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
@@ -25972,9 +25972,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
     return "layers that always have types, chunks or another sequence to look at do not slide by another "
            "rule";
+  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
   if (r.types_slide && r.slides != which_slide::every &&
-      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type ||
-       !r.others_attend || !r.causal))
+      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.window == window_span::chunks && always_types)
@@ -27301,9 +27301,11 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
                                    : not_known;
   std::vector<Index> windows;
+  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+  const Index of_full = all_that_attend ? window : 0;
   const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
   for (const std::string& type : types)
-    windows.push_back(is_full(defaults, type)                                 ? 0
+    windows.push_back(is_full(defaults, type)                                 ? of_full
                       : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
@@ -27316,7 +27318,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                                                                                         : not_known_window);
   if (!windows.empty()) return windows;
   if (chunks || defaults.crosses) return {not_known_window};
-  if (window == 0 || defaults.slides == which_slide::every) return {window};
+  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
   if (layers && (bare || first != not_known)) {
     for (Index i = 0; i < *layers; ++i) {
       const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
@@ -27482,6 +27484,7 @@ namespace detail {
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
+  using enum which_slide;
   static constexpr Record records[] = {
       {.architecture = "bamba",
        .partial_rotary_factor = 0.5,
@@ -27509,7 +27512,8 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .base = 1e6,
        .other_type = "linear_attention",
        .others_attend = false,
-       .full_every = 2},
+       .full_every = 2,
+       .slides = every},
       {.architecture = "olmohybrid",
        .other_type = "linear_attention",
        .others_attend = false,

@@ -129,6 +129,8 @@ class Nothing:
 class Mask:
     """What a layer may see; whatever is done to it leaves it, and what it is added to, as it is."""
 
+    shape = (1, 1, 1, 1)
+
     def __init__(self, kind, reach):
         self.kind, self.reach = kind, reach
 
@@ -140,7 +142,9 @@ class Mask:
     def __getitem__(self, item):
         return self
 
-    def __radd__(self, other):
+    def __radd__(self, other):  # by a class that adds it to the scores itself
+        if Calls.seen and Calls.seen[-1][3] is None:
+            Calls.seen[-1] = (*Calls.seen[-1][:3], self, *Calls.seen[-1][4:])
         return other
 
     __add__ = __mul__ = __rmul__ = __radd__
@@ -211,6 +215,8 @@ class Embedding(torch.nn.Module):
 
 class Itself(torch.nn.Module):
     """Answers what it is given: a norm of signs, an activation."""
+    weight, bias = torch.ones(1), torch.zeros(1)
+    normalized_shape, eps = (), 1e-6
 
     def __init__(self, *rest, **keys):
         super().__init__()
@@ -220,20 +226,38 @@ class Itself(torch.nn.Module):
 
 
 class Through(torch.nn.Module):
-    """In the place of what is neither rotation nor attention."""
+    """In the place of what is neither rotation nor attention; `pair` as the last line of its own forward, if it is not told."""
 
-    def __init__(self, pair):
+    def __init__(self, pair, replaced):
         super().__init__()
+        if pair is None:
+            last = re.findall(r"^ +return (.*)", inspect.getsource(type(replaced).forward), re.M)
+            pair = bool(last) and "," in re.sub(r"\([^()]*\)", "", last[-1])
         self.pair = pair
 
     def forward(self, x=None, *rest, **keys):
-        x = x if x is not None else next(iter(keys.values()))
+        x = x if isinstance(x, torch.Tensor) else next(one for one in (*rest, *keys.values()) if isinstance(one, torch.Tensor))
         return (x, None) if self.pair else x
 
 
 class Activations(dict):
     def __missing__(self, name):
         return Itself()
+
+
+class Cache:
+    """Of no token; keeps none."""
+
+    def __init__(self, *rest, **keys):
+        pass
+
+    def update(self, keys, values, *rest, **more):
+        return keys, values
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *rest, **keys: 0
 
 
 class Configurations:
@@ -253,7 +277,11 @@ class Auto:
     def from_config(*rest, **keys):
         return Itself()
 
-    from_pretrained = for_model = from_config
+    from_pretrained = from_config
+
+    @staticmethod
+    def for_model(*rest, **keys):  # the configuration of a codec
+        return types.SimpleNamespace(frame_size=1920, codebook_size=2048)
 
 
 class Calls:
@@ -266,6 +294,17 @@ class Calls:
         cls.turned = 0
         batch, heads, tokens, _ = query.shape
         return torch.zeros(batch, tokens, heads, value.shape[-1]), None
+
+    @classmethod
+    def of_torch(cls, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **keys):
+        mask = Mask("causal", None) if is_causal and attn_mask is None else attn_mask
+        return cls.attention(None, query, key, value, mask, scaling=scale)[0].transpose(1, 2)
+
+    @classmethod
+    def scores(cls, given, query, key, beta=1.0, alpha=1.0):
+        """The scores of one sentence, heads along the first axis, in the place of torch.baddbmm."""
+        cls.attention(None, query[None], key[None].transpose(-1, -2), query[None], scaling=alpha)
+        return given
 
 
 class AttentionFunctions(dict):
@@ -295,7 +334,9 @@ STAND_INS = {
     "copy_func": lambda function: types.FunctionType(function.__code__, function.__globals__),
     "create_bidirectional_mask": mask_maker("both"),
     "create_bidirectional_sliding_window_mask": mask_maker("sides", "sliding_window"),
-    "create_causal_mask": mask_maker("causal"),
+    "create_causal_mask": mask_maker("causal"), "create_recurrent_attention_mask": lambda *rest, **keys: None,
+    "DynamicCache": Cache,
+    "split_attention_implementation": lambda name: (None, name),
     "create_chunked_causal_mask": mask_maker("chunked", "attention_chunk_size"),
     "create_sliding_window_causal_mask": mask_maker("sliding", "sliding_window"),
     "dataclass_transform": lambda **keys: (lambda cls: cls),
@@ -367,7 +408,12 @@ def prepare(source):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     torch.nn.Linear, torch.nn.Embedding = Linear, Embedding
-    torch.nn.LayerNorm = torch.nn.RMSNorm = Itself
+    torch.nn.LayerNorm = torch.nn.RMSNorm = torch.nn.MultiheadAttention = Itself
+    torch.nn.functional.layer_norm = lambda x, *rest, **keys: x
+    torch.nn.functional.scaled_dot_product_attention, torch.baddbmm = Calls.of_torch, Calls.scores
+    concatenated = torch.cat
+    torch.cat = lambda parts, *rest, **keys: parts[0] if isinstance(parts[0], Mask) else concatenated(parts, *rest, **keys)
+    torch.empty = torch.zeros  # else what memory held before
     torch.nn.Buffer = lambda tensor, persistent=True: tensor
     register = torch.nn.Module.register_buffer
 
@@ -393,7 +439,10 @@ def prepare(source):
 # ------------------------------------------------------------------------------------------------ the classes
 
 OTHER_PARTS = re.compile(r"(MLP|Mlp|MoE|Moe|SparseMoeBlock|MoeBlock|MoEBlock|Experts?|FeedForward|FFN|FeedForwardBlock|Mixer2?|DeltaNet|"
-                         r"ShortConv|RecurrentBlock|LightningAttention|Router|Gate|SharedExpert\w*)$")
+                         r"ShortConv|MambaLayer|RecurrentBlock|LightningAttention|Router|Gate|SharedExpert\w*)$")
+OTHER_MODELS = {  # {model_type: its models, where no annotation says so}
+    "nomic_bert": ["NomicBertModel"], "deepseek_ocr2_encoder": ["DeepseekOcr2VisionEncoder"],
+    "t5_gemma_module": ["T5GemmaDecoder"]}
 WORKED = {}  # {model_type: how its model was called}
 CLASSES = {}  # {model_type: (folder, name of the configuration class)}
 
@@ -429,6 +478,7 @@ def models_of(model_type):
                            if "config" in vars(base).get("__annotations__", {})), None)
         if getattr(wanted, "__name__", wanted) == config_name:
             found.append((not name.endswith(("Model", "Decoder", "Encoder")), len(name), name, value))
+    found = found or [(0, 0, "", getattr(module, name)) for name in OTHER_MODELS.get(model_type, ())]
     return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
 
 
@@ -445,24 +495,44 @@ def additions(keys):
     """What some classes cannot run without; {} first."""
     yield {}
     heads, width = keys.get("num_attention_heads"), keys.get("hidden_size")
-    more = {"n_routed_experts": 8, "dropout_rate": 0.0, "num_key_value_heads": heads}
-    more = {key: value for key, value in more.items() if keys.get(key) is None and value is not None}
+    count = keys.get("num_hidden_layers")
+    more = {"n_routed_experts": 8, "dropout_rate": 0.0, "num_key_value_heads": heads, "n_shared_experts": 1, "num_experts": 4,
+            "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+            "cross_attention_hidden_size": width}
+    if keys["model_type"] == "bamba":
+        more["attn_layer_indices"] = [1, 3]
+    if keys["model_type"] == "lfm2_moe":
+        more["layer_types"] = ["conv", "full_attention"] * (count // 2)
+    if keys["model_type"] == "granitemoehybrid":
+        more["layer_types"] = ["linear_attention", "full_attention"] * (count // 2)
+    if keys["model_type"] == "deepseek_ocr2_text":
+        more["mlp_layer_types"] = ["dense"] * count
+    if keys["model_type"] == "chameleon":
+        more["vocabulary_map"] = {"<image>": 8711}
+    if keys["model_type"] == "dbrx":
+        more["attn_config"] = {**keys["attn_config"], "rope_theta": 10000.0, "clip_qkv": 8.0}
+    more = {key: value for key, value in more.items()
+            if value is not None and (keys.get(key) is None or key in ("attn_config", "layer_types"))}
     yield more
     if not heads or not width:
         return
     if not keys.get("head_dim"):
         yield {**more, "head_dim": width // heads}
+        yield {**more, "head_dim": 128}
     rope = keys.get("rope_parameters")
     if rope and "rope_theta" in rope:
         half = (keys.get("head_dim") or width // heads) // 2
         third = half // 3
-        yield {"rope_parameters": {**rope, "mrope_section": [half - 2 * third, third, third]}}
+        sections = {"rope_parameters": {**rope, "mrope_section": [half - 2 * third, third, third]}}
+        yield sections
+        yield {**more, **sections} if keys.get("head_dim") else {**more, **sections, "head_dim": width // heads}
 
 
 def answers(keys):
     """({keys that were added}, what the layers of that file hand to attention)"""
     problems = []
-    ways = [(embedded, pair) for embedded in (True, False) for pair in (False, True)]
+    ways = [(embedded, pair, "eager", which) for which in (0, 1) for embedded in (True, False) for pair in (None, False, True)]
+    ways += [(embedded, None, "sdpa", 0) for embedded in (True, False)]
     for more in additions(keys):
         for positions in (POSITIONS, (0, 5, 9)):
             for way in WORKED.get(keys["model_type"], ways):
@@ -475,25 +545,34 @@ def answers(keys):
     raise RuntimeError(max(set(problems), key=problems.count))
 
 
-def answers_of(keys, positions, embedded, pair):
+def answers_of(keys, positions, embedded, pair, implementation, which):
     keys = copy.deepcopy(keys)
     model_type = keys.pop("model_type")
+    keys = {key: [float(one) for one in value] if isinstance(value, list) and "inf" in value else value for key, value in keys.items()}
     config = configuration_class(model_type)(**keys)
-    config._attn_implementation = config._attn_implementation_internal = "eager"
+    config._attn_implementation = config._attn_implementation_internal = implementation
     models = models_of(model_type)
-    if not models:
+    if which >= len(models):
         raise RuntimeError("no class of models has this configuration")
-    model = models[0](config).eval()
+    model = models[which](config).eval()
     for parent in list(model.modules()):
+        if isinstance(parent, Linear):  # also where a class multiplies by the weights itself
+            parent.forward = types.MethodType(Linear.forward, parent)
         for name, child in list(parent.named_children()):
             if OTHER_PARTS.search(type(child).__name__):
-                setattr(parent, name, Through(pair))
+                setattr(parent, name, Through(pair, child))
+        if hasattr(parent, "prepare_dynamic_mask"):  # of values, besides what the mask says
+            parent.prepare_dynamic_mask = lambda *rest, **keys: next(one for one in (*rest, *keys.values()) if isinstance(one, Mask))
     tables = tables_of(model)
     layers = sum(1 for one in model.modules() if type(one).__name__.endswith("Attention") and hasattr(one, "layer_idx"))
     ids, hidden = torch.zeros(1, len(positions), dtype=torch.long), signs(1, len(positions), config.hidden_size)
     given = {"position_ids": torch.tensor([positions])}
     given.update({"inputs_embeds": hidden} if embedded else {"input_ids": ids, "hidden_states": hidden})
-    allowed = inspect.signature(model.forward).parameters
+    given.update({"encoder_hidden_states": hidden, "patch_embeds": hidden, "patch_ids": ids, "num_patches": 1,
+                  "t_cond": hidden[0, :1]})
+    if model_type == "dia_decoder":
+        given["input_ids"] = torch.zeros(1, len(positions), config.num_channels, dtype=torch.long)
+    allowed = {*inspect.signature(model.forward).parameters, *(["t_cond"] if model_type == "voxtral_realtime_text" else [])}
     Calls.seen, Calls.turned = [], 0
     try:
         with torch.no_grad():
@@ -514,6 +593,8 @@ def tables_of(model):
             if name.endswith("inv_freq") and "original" not in name and isinstance(value, torch.Tensor):
                 kind = name[:-len("inv_freq")].rstrip("_")
                 m = getattr(module, f"{kind}_attention_scaling" if kind else "attention_scaling", 1.0)
+                if value.dim() == 2:  # a row for each axis, with all pairs or with its own and else 0
+                    value = value[0] if bool((value == value[:1]).all()) else value.sum(0)
                 found.setdefault(kind, []).append((value.double().tolist(), float(m)))
     return {kind: each[0] for kind, each in found.items() if all(one == each[0] for one in each)}
 
@@ -525,7 +606,7 @@ def rounded(x):
 def summary(seen, tables, positions):
     """What is common is left out: see `common` in laws/reference_layers.test.cpp."""
     rows = {}
-    for number, (module, query, key, mask, turned, keys) in enumerate(seen):
+    for number, (module, query, key, mask, turned, keys) in enumerate(one for one in seen if "Cross" not in type(one[0]).__name__):
         layer = getattr(module, "layer_idx", None)
         layer = number if layer is None else layer
         if layer in rows:  # a second call of the same layer

@@ -19,6 +19,7 @@ namespace detail {
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
+  using enum which_slide;
   static constexpr Record records[] = {
       {.architecture = "bamba",
        .partial_rotary_factor = 0.5,
@@ -46,7 +47,8 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .base = 1e6,
        .other_type = "linear_attention",
        .others_attend = false,
-       .full_every = 2},
+       .full_every = 2,
+       .slides = every},
       {.architecture = "olmohybrid",
        .other_type = "linear_attention",
        .others_attend = false,

@@ -93,9 +93,11 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
                                    : not_known;
   std::vector<Index> windows;
+  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+  const Index of_full = all_that_attend ? window : 0;
   const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
   for (const std::string& type : types)
-    windows.push_back(is_full(defaults, type)                                 ? 0
+    windows.push_back(is_full(defaults, type)                                 ? of_full
                       : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
@@ -108,7 +110,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                                                                                         : not_known_window);
   if (!windows.empty()) return windows;
   if (chunks || defaults.crosses) return {not_known_window};
-  if (window == 0 || defaults.slides == which_slide::every) return {window};
+  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
   if (layers && (bare || first != not_known)) {
     for (Index i = 0; i < *layers; ++i) {
       const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)

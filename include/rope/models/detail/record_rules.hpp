@@ -45,9 +45,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "from_end is of a pattern of layers, or of those that do not rotate";
   if (r.dense_first && !mixed && r.full_rotate)
     return "dense_first is of a pattern of layers, or of layers that would not rotate";
-  if ((r.slides != which_slide::by_type || r.slides_if_asked || slides || r.window != window_span::back) &&
-      !r.others_attend)
-    return "where the other layers do not attend none slides";
+  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
+  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
+    return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
     return "how far an encoder looks back is not told by a window";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
@@ -56,9 +56,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
     return "layers that always have types, chunks or another sequence to look at do not slide by another "
            "rule";
+  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
   if (r.types_slide && r.slides != which_slide::every &&
-      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type ||
-       !r.others_attend || !r.causal))
+      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.window == window_span::chunks && always_types)
