@@ -85,6 +85,8 @@ SCHEDULES = [
         "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836}},
     {**BASE, "model_type": "gemma3_text", "num_hidden_layers": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
      "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "query_pre_attn_scalar": 168},
+    {**BASE, "model_type": "granitemoehybrid", "num_hidden_layers": 4, "position_embedding_type": "rope", "num_key_value_heads": 8,
+     "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"], "attention_multiplier": 0.015625},
 ]
 
 # ------------------------------------------------------------------------------------------- what stands in
@@ -521,7 +523,7 @@ def additions(keys):
         yield {**more, "head_dim": 128}
     rope = keys.get("rope_parameters")
     if rope and "rope_theta" in rope:
-        half = (keys.get("head_dim") or width // heads) // 2
+        half = int((keys.get("head_dim") or width // heads) * rope.get("partial_rotary_factor", 1.0)) // 2
         third = half // 3
         sections = {"rope_parameters": {**rope, "mrope_section": [half - 2 * third, third, third]}}
         yield sections
