@@ -25805,6 +25805,15 @@ struct hugging_face_record {
   std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 
+/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
+/// types are.
+constexpr bool types_slide(const hugging_face_record& r) {
+  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
+  return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
+         r.form != dictionary_form::one_or_by_type;
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -25977,6 +25986,17 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
       (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
+  if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
+                   r.even_channels || r.scale != score_scale::inverse_root))
+    return "widths of latent heads are in the file, and their scale follows";
+  const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
+  if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
+    return "window is of classes whose layers may slide";
+  if (!asks_types && r.slides != which_slide::by_type &&
+      (r.full_type != "full_attention" || r.other_type != "sliding_attention"))
+    return "where all layers slide, or none, no type is asked for";
+  if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
+    return "where it is not known which layers slide, no window is assumed";
   if (r.window == window_span::chunks && always_types)
     return "chunks are of layers that rotate, whatever their types are";
   if (!r.full_list.empty() && r.others_attend)
@@ -25993,7 +26013,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
   if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
-  if (r.mrope_time_last && (r.mrope_spread || r.mrope_side > 0))
+  if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
   return {};
 }
@@ -27241,15 +27261,6 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   if (both_ways != "all" && both_ways != "vision")
     text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
   return defaults.causal && both_ways == "vision";
-}
-
-/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
-/// types are.
-inline bool types_slide(const hugging_face_record& r) {
-  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
-  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
-  return r.slides != which_slide::by_type || r.full_every > 0 || r.sliding_window != 0 ||
-         r.form != dictionary_form::one_or_by_type;
 }
 
 /// attention_options::window of the layers that slide; 0: none does; not_known_window.

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/rotation/layout.hpp>
@@ -128,6 +129,15 @@ struct hugging_face_record {
   std::string_view turns_if = {}, turns_word = "rope";
   std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
+
+/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
+/// types are.
+constexpr bool types_slide(const hugging_face_record& r) {
+  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
+  return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
+         r.form != dictionary_form::one_or_by_type;
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -35,15 +35,6 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.causal && both_ways == "vision";
 }
 
-/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
-/// types are.
-inline bool types_slide(const hugging_face_record& r) {
-  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
-  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
-  return r.slides != which_slide::by_type || r.full_every > 0 || r.sliding_window != 0 ||
-         r.form != dictionary_form::one_or_by_type;
-}
-
 /// attention_options::window of the layers that slide; 0: none does; not_known_window.
 ///
 /// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
