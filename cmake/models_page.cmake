@@ -485,7 +485,7 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 ${refused_text}- dflash of GGUF is refused whatever layout is named: with hyper-connections it turns as deepseek4, without them half-split channels,
   and neither is read.
 - Refused in Hugging Face whatever layout is named, because nothing turns: ${without_of_hugging_face}.
-- Refused in Hugging Face whatever layout is named, because no head of queries and keys turns by one position:
+- Refused in Hugging Face whatever layout is named, because no head of queries and keys turns by one position, or no option says who sees what:
 ${refused_others}- Refused in Hugging Face whatever layout is named, because tokens have rows and columns; what makes their frequencies
   is in [vision_axes](../frequencies/vision_axes.hpp) and [axes](../frequencies/axes.hpp):
 

@@ -16,7 +16,7 @@ namespace detail {
 enum class refusal {
   in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
   axes,        // its tokens lie on more than one axis, so that no layout makes it right
-  other_turn,  // what turns is not a head of queries and keys by one position
+  other_turn,  // what turns is not a head of queries and keys by one position, or no option says who sees it
   parts,       // it has several parts, which say each for itself
   no_turn      // nothing turns
 };
@@ -39,8 +39,6 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "blt",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
-      {.architecture = "cosmos3edge", .reason = "which channels its class turns is not known"},
-      {.architecture = "deepseekocr2encoder", .reason = "its mask and positions are not known"},
       {.architecture = "minimaxm2",
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "minimaxm3vl",
@@ -93,6 +91,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "clvpencoder", .reason = "turns values too", .kind = other_turn},
+      {.architecture = "deepseekocr2encoder",
+       .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
+                 "that no option of attention stands for",
+       .kind = other_turn},
       {.architecture = "musicflamingo",
        .reason = "turns features of sound by their time in seconds",
        .kind = other_turn},
