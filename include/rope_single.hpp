@@ -14822,7 +14822,7 @@ namespace detail {
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch)
     ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
-  return static_cast<Index>(b);
+  return to_index(b);
 }
 
 /// A list of any integers, [batch], or none: every row then has as many as there are.
