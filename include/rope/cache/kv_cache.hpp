@@ -81,6 +81,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
   }
+
   /// Copies new tokens behind the stored ones.
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
