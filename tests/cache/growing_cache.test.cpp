@@ -95,7 +95,7 @@ TEMPLATE_TEST_CASE("the messages of a cache name the class of the cache and its 
   const int counts[] = {2, 1, 2};
   cache.template append<rope::half_split>(x, x, table, counts);
   const auto says = [](const char* function, const auto& call) {
-    return throws_saying<std::exception>(call, std::string(name_of<TestType>) + function + ":");
+    return throws_saying<std::logic_error>(call, std::string(name_of<TestType>) + function + ":");
   };
   CHECK(says("::size", [&] { cache.size(); }));
   CHECK(says("::size", [&] { cache.size(3); }));
