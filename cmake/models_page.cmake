@@ -80,7 +80,8 @@ what the class says for ${class_agree}; ${class_refused} are refused with a reas
 ## Hugging Face
 
 Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say.
-Files with `alibi: true`, and baichuan of 40 layers, are refused: nothing turns in them.
+Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers are refused, because nothing turns in them, unless
+`model_without_rope::describe` is passed: then they import as a model without groups.
 
 | architecture | layout | base | head_dim | what else |
 |---|---|---|---|---|
@@ -272,7 +273,7 @@ foreach(record IN LISTS records)
   say(mrope_spread "with mrope_interleaved the pairs of every axis are spread by its share, time has the last pair too")
   say(mrope_side "without mrope_section height and width have ${mrope_side} pairs each as far as they fit, time the others")
   say(xdrope "mrope_section may be called xdrope_section")
-  say(turns_if "refused without ${turns_if}: nothing turns")
+  say(turns_if "nothing turns without ${turns_if}")
   say(own_rule "a file must have the rope dictionary")
   say(more_in_lists "lists of layers may go on with those of multi-token prediction")
   say(note "${note}")
@@ -294,9 +295,9 @@ list(LENGTH records gguf_count)
 set(without "")
 foreach(record IN LISTS records)
   field(architecture "")
-  field(rotates true)
-  if(rotates STREQUAL "false")
-    list(APPEND without "${architecture}")
+  field(instead "")
+  if(NOT instead STREQUAL "")
+    list(APPEND without "${architecture} (${instead})")
     continue()
   endif()
   field(layout half_split)
@@ -395,7 +396,7 @@ foreach(record IN LISTS records)
   endif()
   say(beta_fast "beta_fast ${beta_fast}")
   say(scores_grow "scores times (m (1 + 0.1 k ln(factor)))^2, k being the log multiplier or 0")
-  say(finetuned "refused where rope.scaling.finetuned is false: nothing turns")
+  say(finetuned "nothing turns where rope.scaling.finetuned is false")
   if(sliding STREQUAL "same")
     list(APPEND words "layers that slide turn like the others, whatever rope.freq_base_swa says")
   elseif(sliding STREQUAL "plain")
@@ -470,21 +471,25 @@ foreach(record IN LISTS refused)
   elseif(kind STREQUAL "parts")
     string(APPEND refused_others "  - ${architecture} has parts that say each for itself: ${reason}\n")
   elseif(kind STREQUAL "no_turn")
-    list(APPEND without_of_hugging_face "${architecture}")
+    list(APPEND without_of_hugging_face "${architecture} (${reason})")
   else()
     string(APPEND refused_text "  - ${architecture} of Hugging Face: ${reason}\n")
   endif()
 endforeach()
 list(JOIN without_of_hugging_face ", " without_of_hugging_face)
 string(APPEND text "
-Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
+Nothing turns in these, which have something else, or in baichuan of 40 layers (ALiBi biases). They are refused unless
+`model_without_rope::describe` is passed, with which they import as a model without groups: ${without}.
 
 ## Not in these tables
 
 - Refused unless the caller names the layout, because files and class disagree or too little is known:
 ${refused_text}- dflash of GGUF is refused whatever layout is named: with hyper-connections it turns as deepseek4, without them half-split channels,
   and neither is read.
-- Refused in Hugging Face whatever layout is named, because nothing turns: ${without_of_hugging_face}.
+- gptj of GGUF is a name that llama.cpp has no code for, so what its files say is not known: name its layout to have them read as those of
+  any architecture.
+- Refused in Hugging Face, because nothing turns, unless `model_without_rope::describe` is passed:
+  ${without_of_hugging_face}.
 - Refused in Hugging Face whatever layout is named, because no head of queries and keys turns by one position, or no option says who sees what:
 ${refused_others}- Refused in Hugging Face whatever layout is named, because tokens have rows and columns; what makes their frequencies
   is in [vision_axes](../frequencies/vision_axes.hpp) and [axes](../frequencies/axes.hpp):

@@ -143,15 +143,22 @@ nlohmann::json parsed(std::istream& file) {
 rope::model_rope imported(const std::string& path, double length, std::optional<rope::layout_kind> layout) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot be read");
-  if (is_gguf(path)) return rope::import_gguf(gguf_file(file), {.length = length, .layout = layout});
-  return rope::import_hugging_face(parsed(file), {.length = length, .layout = layout});
+  constexpr auto without_rope = rope::model_without_rope::describe;
+  if (is_gguf(path))
+    return rope::import_gguf(gguf_file(file),
+                             {.length = length, .layout = layout, .without_rope = without_rope});
+  return rope::import_hugging_face(parsed(file),
+                                   {.length = length, .layout = layout, .without_rope = without_rope});
 }
 
 /// Whether what both files tell of the sizes of a model is the same.
 bool same_sizes(const rope::model_rope& a, const rope::model_rope& b) {
   const auto agree = [](auto x, auto y) { return x == 0 || y == 0 || x == y; };  // 0: not known
+  const auto head_dim = [](const rope::model_rope& model) {
+    return model.groups().empty() ? Index{0} : model.groups()[0].head_dim;
+  };
   return agree(a.query_heads, b.query_heads) && agree(a.key_heads, b.key_heads) &&
-         agree(a.layers().size(), b.layers().size()) && a.groups()[0].head_dim == b.groups()[0].head_dim;
+         agree(a.layers().size(), b.layers().size()) && agree(head_dim(a), head_dim(b));
 }
 
 /// Where a file differs from an earlier one, each number with the file that has it.

@@ -23358,6 +23358,13 @@ struct layer_group {
 
 #endif  // ROPE_MODELS_LAYER_GROUP_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_MODEL_FACTS_HPP
+#define ROPE_MODELS_MODEL_FACTS_HPP
+
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
 #define ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
 
@@ -23536,7 +23543,7 @@ struct query_scaling {
 
 #endif  // ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
 
-/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
+/// What is known of a model beside how each of its layers rotates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -23573,6 +23580,23 @@ struct model_facts {
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 };
 
+/// What an import does with a model of which no layer rotates.
+enum class model_without_rope {
+  refuse,   ///< it throws and gives the reason
+  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope says what the model has
+            ///< instead; of its attention no more is told than the number of heads and the longest context
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_MODEL_FACTS_HPP
+
+/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
 /// Which layer of a model is of which type, and which of them do not rotate.
 ///
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
@@ -23581,6 +23605,7 @@ struct model_layers {
   std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
   std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
   std::vector<Index> not_known = {};     // it is not known how these rotate, in increasing order
+  std::string instead_of_rope = {};      // where no layer rotates, what the model has instead; else empty
 };
 
 /// The rotary embedding of a model.
@@ -23593,9 +23618,10 @@ struct model_layers {
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
-/// Invariant: there is at least one group. Where there are several, each has a layer type of its own, and the
-///            type of every layer is that of a group, unless the layer is listed among those that do not
-///            rotate or of which it is not known. Empty once it was moved from.
+/// Invariant: there is at least one group, unless instead_of_rope() says what the model has in its place:
+///            then there is none, and no layer rotates. Where there are several, each has a layer type of its
+///            own, and the type of every layer is that of a group, unless the layer is listed among those
+///            that do not rotate or of which it is not known. Empty once it was moved from.
 class model_rope : public model_facts {
  public:
   /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
@@ -23613,8 +23639,10 @@ class model_rope : public model_facts {
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
-  /// The groups of layers that rotate alike; at least one.
+  /// The groups of layers that rotate alike; at least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
+  /// What a model has of which no layer rotates, such as "learned positions"; empty where some layer rotates.
+  const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
   /// How many layers there are, 0 if that is not known: the number of types, or else of windows where there
@@ -23640,7 +23668,7 @@ class model_rope : public model_facts {
   /// known.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
-    if (is_listed(layers_.without_rope, layer)) return layer_rotation::none;
+    if (!instead_of_rope().empty() || is_listed(layers_.without_rope, layer)) return layer_rotation::none;
     if (layers_.types.empty())
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
     return layer_rotation::in_group;
@@ -23670,6 +23698,11 @@ class model_rope : public model_facts {
   ///          scales of which this one has no group
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
+    if (groups_.empty())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_layer: how layer ", layer,
+                                 " attends is not known: no layer of this model rotates; set "
+                                 "attention_options yourself"));
     const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
     bool alike = true;
     for (const layer_group& g : groups_)
@@ -23773,9 +23806,11 @@ class model_rope : public model_facts {
   }
 
   void check_names() const {
-    if (groups_.empty())
+    if (groups_.empty() == instead_of_rope().empty())
       ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: there must be a group of layers, got 0"));
+                 detail::message("model_rope: there must be groups of layers or else instead_of_rope, got ",
+                                 groups_.size(), " and \"", instead_of_rope().c_str(), "\""));
+    if (groups_.empty()) return;
     for (const Index layer : layers_.not_known)
       if (is_listed(layers_.without_rope, layer))
         ROPE_THROW(std::invalid_argument,
@@ -24061,6 +24096,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// What tells a model where its tokens are, and in which file.
+template <class Model>
+std::string place_text(const Model& model) {
+  return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
+}
+
 /// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
 inline std::string digits(double value) {
   char text[32];
@@ -24274,6 +24315,34 @@ bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_TEXT_LINE_HPP
+#define ROPE_MODELS_DETAIL_TEXT_LINE_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <string>
+
+
+/// The lines of a description.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A label, and a text that is in one column with those of other lines.
+template <class Text>
+std::string line(const std::string& label, const Text& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_TEXT_LINE_HPP
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
 /// differ. Templates, so that programs which do not call them do not compile them.
@@ -24341,13 +24410,6 @@ Census pair_census_of(const layer_group& group) {
 }
 
 namespace detail {
-
-template <class Text>
-std::string line(const std::string& label, const Text& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
 
 /// "29 kept: 0 to 28"; without the range if other pairs lie between.
 template <class Census>
@@ -24461,6 +24523,8 @@ std::string describe(const Model& model) {
   if (model.query_heads > 0)
     text += line("heads", std::to_string(model.query_heads) + " for queries, " +
                               std::to_string(model.key_heads) + " for keys");
+  if (!model.instead_of_rope().empty())
+    return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
   if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
@@ -24490,6 +24554,12 @@ template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one
+    if (a.instead_of_rope() != b.instead_of_rope())
+      found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
+                      detail::place_text(b));
+    return found;
+  }
   const auto missing = [&](const Model& one, const Model& other) {
     for (const layer_group& group : one.groups())
       if (!group.layer_type.empty() && !other.group(group.layer_type))
@@ -24890,11 +24960,11 @@ enum class pattern_form {
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
-  bool rotates = true;         // false: no positions, or learned ones, or biases
-  Index alibi_layers = 0;      // a model of so many layers has ALiBi biases in place of rotation
-  bool last_channels = false;  // the channels that rotate come last in a head
-  Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
-  bool full_first = false;     // it is the first of them, else the last
+  std::string_view instead = {};  // what an architecture has of which no layer rotates
+  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases in place of rotation
+  bool last_channels = false;     // the channels that rotate come last in a head
+  Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
+  bool full_first = false;  // it is the first of them, else the last
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;  // without attention.sliding_window no layer slides
   Index default_window = 0;   // where attention.sliding_window is absent; 0: not known
@@ -24960,6 +25030,7 @@ struct model_draft : model_facts {
   std::vector<layer_group> groups = {};
   std::vector<std::string> layers = {};
   std::vector<Index> layers_without_rope = {}, layers_not_known = {};
+  std::string instead_of_rope = {};
 
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& one : groups)
@@ -24972,7 +25043,8 @@ struct model_draft : model_facts {
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
                       {.types = std::move(layers),
                        .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known)});
+                       .not_known = std::move(layers_not_known),
+                       .instead_of_rope = std::move(instead_of_rope)});
   }
 };
 
@@ -25803,6 +25875,7 @@ struct hugging_face_record {
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
   // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
   std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view instead = "no positions";  // what a model has whose layers do not turn for this reason
   std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 
@@ -26012,6 +26085,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
+  if (r.instead != "no positions" && r.turns_if.empty())
+    return "instead is for a model that turns_if tells of";
   if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
@@ -26036,7 +26111,8 @@ constexpr bool says_nothing(const gguf_record& r) {
 }
 
 constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (!r.rotates && !says_nothing(r)) return "the file of an architecture that does not rotate is refused";
+  if (!r.instead.empty() && !says_nothing(r))
+    return "of an architecture that does not rotate nothing else is read";
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
@@ -26106,14 +26182,14 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "apertus"},
       {.architecture = "arcee", .layout = interleaved},
       {.architecture = "arctic", .layout = interleaved},
-      {.architecture = "arwkv7", .rotates = false},
+      {.architecture = "arwkv7", .instead = "no attention"},
       {.architecture = "baichuan", .layout = interleaved, .alibi_layers = 40},
       {.architecture = "bailingmoe", .layout = interleaved},
       {.architecture = "bailingmoe2"},
       {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
-      {.architecture = "bert", .rotates = false},
+      {.architecture = "bert", .instead = "learned positions"},
       {.architecture = "bitnet"},
-      {.architecture = "bloom", .rotates = false},
+      {.architecture = "bloom", .instead = "ALiBi biases"},
       {.architecture = "chameleon", .layout = interleaved},
       {.architecture = "chatglm", .layout = interleaved},
       {.architecture = "codeshell"},
@@ -26197,8 +26273,7 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
       {.architecture = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
-      {.architecture = "gpt2", .rotates = false},
-      {.architecture = "gptj", .rotates = false},
+      {.architecture = "gpt2", .instead = "learned positions"},
       {.architecture = "gptneox"},
       {.architecture = "granite", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "granite_swa",
@@ -26219,13 +26294,13 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "hunyuan_vl", .alpha = true},
       {.architecture = "hy_v3"},
       {.architecture = "internlm2", .layout = interleaved},
-      {.architecture = "jais", .rotates = false},
+      {.architecture = "jais", .instead = "ALiBi biases"},
       {.architecture = "jais2"},
-      {.architecture = "jamba", .rotates = false},
-      {.architecture = "jina-bert-v2", .rotates = false},
+      {.architecture = "jamba", .instead = "no positions"},
+      {.architecture = "jina-bert-v2", .instead = "ALiBi biases"},
       {.architecture = "jina-bert-v3"},
-      {.architecture = "kimi-k3", .rotates = false},
-      {.architecture = "kimi-linear", .rotates = false},
+      {.architecture = "kimi-k3", .instead = "something that is not known"},
+      {.architecture = "kimi-linear", .instead = "no positions"},
       {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
       {.architecture = "lfm2"},
       {.architecture = "lfm2moe"},
@@ -26241,8 +26316,8 @@ const Record* gguf_record_of(std::string_view architecture) {
        .no_rope_every = 4,
        .temperature = fixed},
       {.architecture = "maincoder", .layout = interleaved},
-      {.architecture = "mamba", .rotates = false},
-      {.architecture = "mamba2", .rotates = false},
+      {.architecture = "mamba", .instead = "no attention"},
+      {.architecture = "mamba2", .instead = "no attention"},
       {.architecture = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
       {.architecture = "mimo2",
        .pattern = list,
@@ -26271,7 +26346,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .needs_window = true,
        .sliding = own_base,
        .window = both_sides},
-      {.architecture = "mpt", .rotates = false},
+      {.architecture = "mpt", .instead = "ALiBi biases or learned positions"},
       {.architecture = "muse-glimmer",
        .layout = interleaved,
        .period = 4,
@@ -26281,8 +26356,8 @@ const Record* gguf_record_of(std::string_view architecture) {
        .note = "queries are multiplied by qk_scale_factor too, which is in attn_q_norm.weight"},
       {.architecture = "nanbeige", .layout = interleaved},
       {.architecture = "nemotron"},
-      {.architecture = "nemotron_h", .rotates = false},
-      {.architecture = "nemotron_h_moe", .rotates = false},
+      {.architecture = "nemotron_h", .instead = "no positions"},
+      {.architecture = "nemotron_h_moe", .instead = "no positions"},
       {.architecture = "neo-bert", .layout = interleaved},
       {.architecture = "nomic-bert"},
       {.architecture = "nomic-bert-moe"},
@@ -26313,11 +26388,11 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "qwen3tts", .interleaved_sections = true},
       {.architecture = "qwen3vl", .interleaved_sections = true},
       {.architecture = "qwen3vlmoe", .interleaved_sections = true},
-      {.architecture = "refact", .rotates = false},
+      {.architecture = "refact", .instead = "ALiBi biases"},
       {.architecture = "rnd1"},
-      {.architecture = "rwkv6", .rotates = false},
-      {.architecture = "rwkv6qwen2", .rotates = false},
-      {.architecture = "rwkv7", .rotates = false},
+      {.architecture = "rwkv6", .instead = "no attention"},
+      {.architecture = "rwkv6qwen2", .instead = "no attention"},
+      {.architecture = "rwkv7", .instead = "no attention"},
       {.architecture = "seed_oss"},
       {.architecture = "smallthinker",
        .period = 4,
@@ -26329,17 +26404,17 @@ const Record* gguf_record_of(std::string_view architecture) {
        .no_rope_first = true},
       {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4},
       {.architecture = "stablelm"},
-      {.architecture = "starcoder", .rotates = false},
+      {.architecture = "starcoder", .instead = "learned positions"},
       {.architecture = "starcoder2"},
       {.architecture = "step35",
        .pattern = list,
        .sliding = own_base,
        .needs_pattern = true,
        .half_of_full = true},
-      {.architecture = "t5", .rotates = false},
-      {.architecture = "t5encoder", .rotates = false},
+      {.architecture = "t5", .instead = "biases by distance"},
+      {.architecture = "t5encoder", .instead = "biases by distance"},
       {.architecture = "talkie"},
-      {.architecture = "wavtokenizer-dec", .rotates = false},
+      {.architecture = "wavtokenizer-dec", .instead = "no positions"},
       {.architecture = "xverse", .layout = interleaved},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
@@ -26499,6 +26574,71 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_WITHOUT_ROPE_HPP
+#define ROPE_MODELS_DETAIL_GGUF_WITHOUT_ROPE_HPP
+
+#include <string>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
+#define ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
+
+#include <string>
+
+
+/// That no layer of a model rotates, and how that is known.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct unrotated_model {
+  std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
+  std::string key = {}, reason = {};  // what says so, as a message of the reader continues its key
+
+  bool is_so() const { return !instead.empty(); }
+  /// The reason, and what to do.
+  std::string refusal() const {
+    return reason + "; to import it as a model without groups, pass model_without_rope::describe";
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
+
+/// Which GGUF files are of models of which no layer rotates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class L>
+unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
+  const std::string &architecture = reader.architecture(),
+                    bare = "is one without rotary embeddings, got " + architecture;
+  if (!record.instead.empty())
+    return {std::string(record.instead), "general.architecture",
+            bare + ", which has " + std::string(record.instead)};
+  const auto layers = reader.number("block_count", range::layers);
+  if (record.alibi_layers > 0 && layers == static_cast<double>(record.alibi_layers))
+    return {"ALiBi biases", "general.architecture",
+            bare + " of " + std::to_string(record.alibi_layers) + " layers, which has ALiBi biases"};
+  const auto finetuned = reader.number("rope.scaling.finetuned", range::zero_or_one);
+  if (record.finetuned && finetuned == 0.0)
+    return {"no positions", reader.key("rope.scaling.finetuned"),
+            "is false, which tells " + architecture + " that no layer turns"};
+  return {};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_WITHOUT_ROPE_HPP
 
 /// Puts the description of a model together from the metadata of its GGUF file.
 
@@ -26509,20 +26649,28 @@ namespace detail {
 template <class L>
 class gguf_importer {
  public:
-  /// \param length, layout  as in gguf_options
-  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout)
-      : reader_(lookup), length_(length), given_layout_(layout) {}
+  /// \param length, layout, without_rope  as in gguf_options
+  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout,
+                model_without_rope without_rope)
+      : reader_(lookup), length_(length), given_layout_(layout), without_rope_(without_rope) {}
 
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
+    const unrotated_model none = unrotated_model_of(reader_, record_);
+    if (none.is_so() && without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = gguf_layer_count(reader_, model_.warnings);
+    if (none.is_so()) {
+      model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
+      model_.instead_of_rope = none.instead;
+      return std::move(model_).finished();
+    }
+    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
@@ -26561,18 +26709,6 @@ class gguf_importer {
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
-    const auto layers = reader_.number("block_count", range::layers);
-    const bool has_alibi = record_.alibi_layers > 0 && layers == static_cast<double>(record_.alibi_layers);
-    if (!record_.rotates || has_alibi)
-      reader_.refuse(
-          "general.architecture",
-          "is one without rotary embeddings, got " + reader_.architecture() +
-              (has_alibi ? " of " + std::to_string(record_.alibi_layers) + " layers, which has ALiBi biases"
-                         : ""));
-    const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
-    if (record_.finetuned && finetuned == 0.0)
-      reader_.refuse(reader_.key("rope.scaling.finetuned"),
-                     "is false, which tells " + reader_.architecture() + " that no layer turns");
     if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
@@ -26757,6 +26893,7 @@ class gguf_importer {
   gguf_reader<L> reader_;
   double length_;
   std::optional<layout_kind> given_layout_;
+  model_without_rope without_rope_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
@@ -26799,6 +26936,8 @@ struct gguf_options {
   double length = 0;
   /// The layout of the weights, where the architecture is not known.
   std::optional<layout_kind> layout = {};
+  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  model_without_rope without_rope = model_without_rope::refuse;
 };
 
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
@@ -26813,12 +26952,13 @@ struct gguf_options {
 /// \param lookup   reads the file
 /// \param options  what the file does not say
 ///
-/// Throws:  std::invalid_argument, whose message names the key or tensor
+/// Throws:  std::invalid_argument, whose message names the key or tensor; so for a model of which no layer
+///          rotates, unless options.without_rope asks for its description
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
   detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-  return detail::gguf_importer<L>(lookup, options.length, options.layout).result();
+  return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
 }
 
 }  // namespace ROPE_ABI
@@ -27928,7 +28068,11 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
       {.architecture = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
-      {.architecture = "esm", .causal = false, .turns_if = "position_embedding_type", .turns_word = "rotary"},
+      {.architecture = "esm",
+       .causal = false,
+       .turns_if = "position_embedding_type",
+       .turns_word = "rotary",
+       .instead = "learned positions or biases"},
       {.architecture = "eurobert", .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
@@ -28313,8 +28457,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
                 reason
       : refused.kind == refusal::parts
           ? "is one of several parts; give this function the description of one of them: " + reason
-      : refused.kind == refusal::other_turn ? "is one with a rotation of its own, which " + reason
-                                            : "is one in which nothing turns: it has " + reason;
+          : "is one with a rotation of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
 
@@ -28334,41 +28477,14 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
+  if (record.double_head && text.boolean("use_long_context").value_or(false))
+    text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (text.path() == "text_config.") {
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
   }
   return record;
-}
-
-/// Refuses models that do not rotate although their architecture does.
-template <class J>
-void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                const std::string& architecture) {
-  if (!defaults.turns_if.empty()) {
-    const std::string key(defaults.turns_if);
-    const J* value = text.find(key.c_str());
-    const bool turns =
-        value && ((value->is_boolean() && value->template get<bool>()) ||
-                  (value->is_string() && value->template get<std::string>() == defaults.turns_word) ||
-                  (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
-    if (!turns)
-      text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
-                                   " does: it must be true, \"" + std::string(defaults.turns_word) +
-                                   "\" or a dictionary with rope_theta");
-  }
-  if (defaults.double_head && text.boolean("use_long_context").value_or(false))
-    text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (defaults.needs_window && text.is_null("sliding_window"))
-    text.refuse("sliding_window",
-                "is null: then no layer of " + architecture + " slides, and the others do not turn");
-  if (text.boolean("alibi").value_or(false))
-    text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
-  if (defaults.alibi_layers > 0 && text.index("num_hidden_layers") == defaults.alibi_layers)
-    text.refuse("num_hidden_layers", "is " + std::to_string(defaults.alibi_layers) + ": a model of " +
-                                         architecture +
-                                         " of so many layers has ALiBi biases in place of rotary embeddings");
 }
 
 /// The channels of a head that may rotate.
@@ -29377,6 +29493,64 @@ class hugging_face_groups {
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
+
+#include <string>
+
+
+/// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
+/// a certain value.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether the key of record.turns_if says that layers turn.
+template <class J>
+bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
+  const J* value = text.find(std::string(record.turns_if).c_str());
+  if (!value) return false;
+  if (value->is_boolean()) return value->template get<bool>();
+  if (value->is_string()) return value->template get<std::string>() == record.turns_word;
+  return value->is_object() && json_reader<J>(value, "").has("rope_theta");
+}
+
+template <class J>
+unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
+  const std::string name = plain_architecture(architecture);
+  if (const refused_architecture* refused = refused_architecture_of(name);
+      refused && refused->kind == refusal::no_turn)
+    return {
+        std::string(refused->reason), "model_type",
+        "is one in which nothing turns: it has " + std::string(refused->reason) + ", got " + architecture};
+  const hugging_face_record* known = hugging_face_record_of(name);
+  const hugging_face_record record = known ? *known : hugging_face_record{};
+  if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
+    return {std::string(record.instead), std::string(record.turns_if),
+            "does not say that layers turn, and without it no layer of " + architecture +
+                " does: it must be true, \"" + std::string(record.turns_word) +
+                "\" or a dictionary with rope_theta"};
+  if (record.needs_window && text.is_null("sliding_window"))
+    return {"no positions", "sliding_window",
+            "is null: then no layer of " + architecture + " slides, and the others do not turn"};
+  if (text.index("qk_rope_head_dim", range::whole) == 0)
+    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
+  if (text.boolean("alibi").value_or(false))
+    return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
+  if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
+    return {"ALiBi biases", "num_hidden_layers",
+            "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
+                " of so many layers has ALiBi biases in place of rotary embeddings"};
+  return {};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
 
 /// Puts the description of a model together from its config.json: groups of layers first, then which layer is
 /// in which.
@@ -29388,17 +29562,23 @@ namespace detail {
 template <class J>
 class hugging_face_importer {
  public:
-  /// \param length, layout  as in hugging_face_options
-  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout)
-      : length_(length), given_layout_(layout), outer_(&config, ""), text_(text_of(config, outer_)) {}
+  /// \param length, layout, without_rope  as in hugging_face_options
+  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout,
+                        model_without_rope without_rope)
+      : length_(length),
+        given_layout_(layout),
+        without_rope_(without_rope),
+        outer_(&config, ""),
+        text_(text_of(config, outer_)) {}
 
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
     if (const auto* known = hugging_face_record_of(plain_architecture(model_.architecture)))
       text_.hide(keys_not_read(*known));
+    if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
+      return without_rope(none);
     defaults_ = record_of(text_, model_.architecture, given_layout_);
-    refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
@@ -29479,21 +29659,14 @@ class hugging_face_importer {
       if (speaks_of_rope(key)) warn(key + " lies beside text_config and has no effect");
   }
 
-  void add_layers() {
-    const auto layers = layers_ = text_.index_of(
+  std::optional<Index> count_of_layers() {
+    return text_.index_of(
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
-    const auto window = text_.number("sliding_window", range::window),
-               local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
-                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layer_types_of(text_, defaults_, layers, slides);
-    end_with_full_layer();
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
-    model_.causal = is_causal(text_, defaults_);
-    model_.sink_logits = defaults_.sink_logits;
-    model_.keys_are_values = defaults_.form == dictionary_form::compressed;
+  }
+
+  /// How many heads there are, and how long a context may be.
+  void add_sizes() {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
@@ -29505,6 +29678,31 @@ class hugging_face_importer {
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))
         model_.max_position = *context;
+  }
+
+  /// The description of a model of which no layer rotates.
+  model_rope without_rope(const unrotated_model& none) {
+    if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
+    add_sizes();
+    model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
+    model_.instead_of_rope = none.instead;
+    return std::move(model_).finished();
+  }
+
+  void add_layers() {
+    const auto layers = layers_ = count_of_layers();
+    const auto window = text_.number("sliding_window", range::window),
+               local = text_.number("local_attention", range::positive);
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
+                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
+    model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    end_with_full_layer();
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
+    model_.causal = is_causal(text_, defaults_);
+    model_.sink_logits = defaults_.sink_logits;
+    model_.keys_are_values = defaults_.form == dictionary_form::compressed;
+    add_sizes();
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
@@ -29580,6 +29778,7 @@ class hugging_face_importer {
 
   double length_;
   std::optional<layout_kind> given_layout_;
+  model_without_rope without_rope_;
   json_reader<J> outer_, text_;
   hugging_face_record defaults_ = {};
   std::optional<Index> layers_ = {};  // how many
@@ -29628,6 +29827,8 @@ struct hugging_face_options {
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
   std::optional<layout_kind> layout = {};
+  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  model_without_rope without_rope = model_without_rope::refuse;
 };
 
 /// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
@@ -29644,14 +29845,16 @@ struct hugging_face_options {
 /// \param options  what the file does not say
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
-///          wrong type or is out of range, or the rope type or the layout of the architecture is not known
+///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
+///          no layer rotates and options.without_rope does not ask for the description of such a model
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
   if (!config.is_object())
     ROPE_THROW(std::invalid_argument, detail::message("import_hugging_face: config must be a dictionary"));
   detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-  return detail::hugging_face_importer<J>(config, options.length, options.layout).result();
+  return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
+      .result();
 }
 
 }  // namespace ROPE_ABI
@@ -29761,7 +29964,7 @@ class model_tables {
 
  private:
   explicit model_tables(const model_rope& model) : model_(model) {
-    if (model.groups().empty())  // it was moved from
+    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_tables: the model must have a group of layers, got 0"));
   }

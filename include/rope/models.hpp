@@ -11,6 +11,7 @@
 #include <rope/models/gguf.hpp>
 #include <rope/models/hugging_face.hpp>
 #include <rope/models/layer_group.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/models/rotate_layer.hpp>
 #include <rope/models/run_time_query_scaling.hpp>

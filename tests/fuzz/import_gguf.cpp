@@ -84,7 +84,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     return 0;
   }
   fuzz::bytes b(data, size);
-  rope::gguf_options options{.length = b.one_in(3) ? b.one_in(8) ? b.real() : 200000 : 0.0};
+  rope::gguf_options options{.length = b.one_in(3) ? b.one_in(8) ? b.real() : 200000 : 0.0,
+                             .without_rope = rope::model_without_rope::describe};
   if (b.one_in(3)) options.layout = b.coin() ? rope::layout_kind::half_split : rope::layout_kind::interleaved;
   if (b.one_in(4)) {
     const json& one = b.one_of(originals());

@@ -23,7 +23,7 @@ const std::vector<json>& originals() {
 }
 
 rope::hugging_face_options draw_options(fuzz::bytes& b) {
-  rope::hugging_face_options options;
+  rope::hugging_face_options options{.without_rope = rope::model_without_rope::describe};
   if (b.one_in(3)) options.length = b.one_in(8) ? b.real() : 200000;
   if (b.coin()) options.layout = b.coin() ? rope::layout_kind::half_split : rope::layout_kind::interleaved;
   return options;

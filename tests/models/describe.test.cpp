@@ -182,6 +182,25 @@ TEST_CASE("the report says how every layer attends, or that it is not known", "[
   CHECK(windows(model)[0] == "1 tokens, layers 0, 2, 4, 6, 9");
 }
 
+TEST_CASE("the report of a model of which no layer rotates is what it has instead", "[models][describe]") {
+  constexpr auto without_rope = rope::model_without_rope::describe;
+  const auto bert = import_gguf(
+      gguf("bert", {{".context_length", 512}, {".attention.head_count", 12}, {".block_count", 24}}),
+      {.without_rope = without_rope});
+  CHECK(describe(bert) ==
+        "bert (GGUF)\n"
+        "  longest context         512 tokens\n"
+        "  heads                   12 for queries, 12 for keys\n"
+        "  rotation                none in any layer: this model has learned positions\n");
+  const auto turning = import_hugging_face(
+      json{{"model_type", "nomic_bert"}, {"hidden_size", 768}, {"num_attention_heads", 12}});
+  const std::vector<std::string> differences = {
+      "where tokens are is told by learned positions in GGUF and by rotation in Hugging Face"};
+  CHECK(compare_models(bert, turning) == differences);
+  CHECK(compare_models(turning, bert).size() == 1);
+  CHECK(compare_models(bert, bert).empty());
+}
+
 TEST_CASE("the report of a group counts pairs that are apart without a range", "[models][describe]") {
   auto group = import_hugging_face(config("llama_3_8b")).groups()[0];
   Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <rope/models/describe.hpp>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -972,6 +973,8 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
        {"max_position_embeddings", "missing", "original_max_position_embeddings is not given"}},
       {{{"model_type", "falcon"}, {"alibi", true}}, {"alibi", "ALiBi biases in place of rotary"}},
       {{{"model_type", "baichuan"}, {"num_hidden_layers", 40}}, {"num_hidden_layers", "ALiBi"}},
+      {{{"model_type", "deepseek_v3"}, {"qk_rope_head_dim", 0}},
+       {"qk_rope_head_dim", "no channel of a head"}},
       {{{"model_type", "gpt_oss"}}, {"rope_parameters", "scaled rule of its own"}},
       {{{"model_type", "nanochat"}, {"rope_theta", nullptr}}, {"rope_theta", "no default"}},
       {yarn({{"original_max_position_embeddings", -1}}),
@@ -1051,6 +1054,32 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
       CHECK(text.find(part) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("a config in which nothing turns imports where that is asked for", "[models][import]") {
+  const auto described = [](json config) {
+    config.update({{"num_attention_heads", 8}, {"num_hidden_layers", config.value("num_hidden_layers", 3)}});
+    return import_hugging_face(config, {.without_rope = rope::model_without_rope::describe});
+  };
+  const auto falcon =
+      described({{"model_type", "falcon"}, {"alibi", true}, {"max_position_embeddings", 2048}});
+  CHECK(falcon.instead_of_rope() == "ALiBi biases");
+  CHECK(falcon.architecture == "falcon");
+  CHECK(falcon.query_heads == 8);
+  CHECK(falcon.key_heads == 8);
+  CHECK(falcon.max_position == 2048);
+  CHECK(falcon.layer_count() == 3);
+  CHECK(described({{"model_type", "baichuan"}, {"num_hidden_layers", 40}}).instead_of_rope() ==
+        "ALiBi biases");
+  CHECK(described({{"model_type", "deepseek_v3"}, {"qk_rope_head_dim", 0}}).instead_of_rope() ==
+        "no positions");
+  CHECK(described({{"model_type", "whisper"}}).instead_of_rope() == "learned positions");
+  CHECK(described({{"model_type", "cohere2"}, {"sliding_window", nullptr}}).instead_of_rope() ==
+        "no positions");
+  // A model that rotates is the same with and without the option.
+  const json llama = testing::config("llama_3_8b");
+  const auto turning = import_hugging_face(llama, {.without_rope = rope::model_without_rope::describe});
+  CHECK(rope::describe(turning) == rope::describe(import_hugging_face(llama)));
 }
 
 TEST_CASE("the work of a config is bounded", "[models][import]") {

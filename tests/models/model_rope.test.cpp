@@ -90,7 +90,9 @@ TEST_CASE("a model whose layers do not name its groups is not made", "[models][m
                                                 "rope::model_rope: " + text);
   };
   const auto a = group_named("a"), b = group_named("b"), unnamed = group_named("");
-  CHECK(refused({}, {}, "there must be a group of layers, got 0"));
+  CHECK(refused({}, {}, "there must be groups of layers or else instead_of_rope, got 0 and \"\""));
+  CHECK(refused({a}, {.instead_of_rope = "ALiBi biases"},
+                "there must be groups of layers or else instead_of_rope, got 1 and \"ALiBi biases\""));
   const std::string own = "each of 2 groups must have a layer type of its own, got ";
   CHECK(refused({a, unnamed}, {}, own + "\"\""));
   CHECK(refused({b, b}, {}, own + "\"b\" twice"));
@@ -114,20 +116,32 @@ TEST_CASE("a model whose layers do not name its groups is not made", "[models][m
   CHECK(model_of({a}, {.types = {"a", "other"}}).group_of_layer(1)->layer_type == "a");
 }
 
-TEST_CASE("windows of more layers than there are make no layers", "[models][model_rope]") {
+TEST_CASE("a model of which no layer rotates says what it has instead", "[models][model_rope]") {
   rope::model_facts facts{.source = "test", .architecture = "test"};
-  facts.windows = {4, 0, 7};
-  const rope::model_rope two(facts, {group_named("a"), group_named("b")}, {.types = {"a", "b"}});
-  CHECK(two.attention_of_layer(0).window == 4);
-  CHECK(throws_saying<std::out_of_range>([&] { (void)two.attention_of_layer(2); },
-                                         "attention_of_layer: layer must be from 0 to 1, got 2"));
-  CHECK_THROWS_AS(two.group_of_layer(2), std::out_of_range);
-  CHECK_THROWS_AS(two.query_scaling_of_layer(2), std::out_of_range);
-  // Where no types are known, windows tell how many layers there are.
-  const rope::model_rope three(facts, {group_named("a")});
-  CHECK(three.rotation_of_layer(2) == layer_rotation::in_group);
-  CHECK(three.rotation_of_layer(3) == layer_rotation::not_known);
-  CHECK_THROWS_AS(three.group_of_layer(3), std::out_of_range);
+  facts.windows.resize(3, rope::not_known_window);
+  const rope::model_rope model(facts, {}, {.instead_of_rope = "ALiBi biases"});
+  CHECK(model.instead_of_rope() == "ALiBi biases");
+  CHECK(model.groups().empty());
+  CHECK(model.layer_count() == 3);
+  for (Index layer = 0; layer < 3; ++layer) {
+    CHECK(model.rotation_of_layer(layer) == layer_rotation::none);
+    CHECK(model.group_of_layer(layer) == nullptr);
+    CHECK(model.query_scaling_of_layer(layer).is_one());
+    CHECK(throws_saying<std::invalid_argument>([&] { (void)model.attention_of_layer(layer); },
+                                               "attention_of_layer: how layer " + std::to_string(layer) +
+                                                   " attends is not known: no layer of this"));
+  }
+  CHECK(model.rotation_of_layer(3) == layer_rotation::not_known);
+  CHECK_THROWS_AS(model.group_of_layer(3), std::out_of_range);
+  CHECK(model.group("") == nullptr);
+  CHECK(throws_saying<std::invalid_argument>([&] { (void)model.attention_of_group(""); },
+                                             "attention_of_group: no layer rotates as type \"\""));
+  // Without a number of layers every one is such a layer.
+  facts.windows.resize(1);
+  const rope::model_rope uncounted(facts, {}, {.instead_of_rope = "no positions"});
+  CHECK(uncounted.rotation_of_layer(100) == layer_rotation::none);
+  CHECK(uncounted.rotation_of_layer(-1) == layer_rotation::not_known);
+  CHECK(model_of({group_named("a")}).instead_of_rope().empty());
 }
 
 TEST_CASE("a description that differs is made from another", "[models][model_rope]") {

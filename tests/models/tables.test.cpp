@@ -109,6 +109,15 @@ TEST_CASE("a model of one group has its table for every layer", "[models][model_
   CHECK_THROWS_AS(counted.of_layer(5), std::out_of_range);
 }
 
+TEST_CASE("a model of which no layer rotates has no table", "[models][model_tables]") {
+  const rope::model_rope model({.source = "test"}, {}, {.instead_of_rope = "learned positions"});
+  const model_tables<> tables(model, 4);
+  CHECK(tables.size() == 0);
+  CHECK_FALSE(tables.of_layer(5).has_value());
+  CHECK(throws_saying<std::out_of_range>([&] { tables.of_group(0); },
+                                         "rope::model_tables: group must be in [0, 0), got 0"));
+}
+
 TEST_CASE("layers, groups and models that are none are refused", "[models][model_tables]") {
   testing::model_parts parts = gemma_parts(frequencies(8), frequencies(8, 1e5));
   parts.layers[2] = "linear_attention";

@@ -21,7 +21,12 @@ namespace testing {
 
 /// The first promise of model_rope that the model breaks, or nothing.
 inline std::string broken_promise(const rope::model_rope& model) {
-  if (model.groups().empty()) return "there is no group";
+  if (model.groups().empty() == model.instead_of_rope().empty())
+    return "there are groups and something instead, or neither";
+  if (model.groups().empty() &&
+      (model.rotation_of_layer(0) != rope::layer_rotation::none ||
+       model.rotation_of_layer(model.layer_count()) == rope::layer_rotation::in_group))
+    return "a layer rotates and there is no group";
   if (model.groups().size() > 1024) return "there are too many groups";
   if (model.layers().size() > 16384) return "there are too many layers";
   rope::Index pairs = 0;

@@ -19,6 +19,7 @@
 #include <rope/models/detail/group_comparison.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/query_scaling_text.hpp>
+#include <rope/models/detail/text_line.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
@@ -87,13 +88,6 @@ Census pair_census_of(const layer_group& group) {
 }
 
 namespace detail {
-
-template <class Text>
-std::string line(const std::string& label, const Text& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
 
 /// "29 kept: 0 to 28"; without the range if other pairs lie between.
 template <class Census>
@@ -207,6 +201,8 @@ std::string describe(const Model& model) {
   if (model.query_heads > 0)
     text += line("heads", std::to_string(model.query_heads) + " for queries, " +
                               std::to_string(model.key_heads) + " for keys");
+  if (!model.instead_of_rope().empty())
+    return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
   if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
@@ -236,6 +232,12 @@ template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one
+    if (a.instead_of_rope() != b.instead_of_rope())
+      found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
+                      detail::place_text(b));
+    return found;
+  }
   const auto missing = [&](const Model& one, const Model& other) {
     for (const layer_group& group : one.groups())
       if (!group.layer_type.empty() && !other.group(group.layer_type))

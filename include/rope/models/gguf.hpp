@@ -10,6 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_importer.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
@@ -41,6 +42,8 @@ struct gguf_options {
   double length = 0;
   /// The layout of the weights, where the architecture is not known.
   std::optional<layout_kind> layout = {};
+  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  model_without_rope without_rope = model_without_rope::refuse;
 };
 
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
@@ -55,12 +58,13 @@ struct gguf_options {
 /// \param lookup   reads the file
 /// \param options  what the file does not say
 ///
-/// Throws:  std::invalid_argument, whose message names the key or tensor
+/// Throws:  std::invalid_argument, whose message names the key or tensor; so for a model of which no layer
+///          rotates, unless options.without_rope asks for its description
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
   detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-  return detail::gguf_importer<L>(lookup, options.length, options.layout).result();
+  return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
 }
 
 }  // namespace ROPE_ABI

@@ -10,6 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_importer.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
@@ -49,6 +50,8 @@ struct hugging_face_options {
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
   std::optional<layout_kind> layout = {};
+  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  model_without_rope without_rope = model_without_rope::refuse;
 };
 
 /// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
@@ -65,14 +68,16 @@ struct hugging_face_options {
 /// \param options  what the file does not say
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
-///          wrong type or is out of range, or the rope type or the layout of the architecture is not known
+///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
+///          no layer rotates and options.without_rope does not ask for the description of such a model
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
   if (!config.is_object())
     ROPE_THROW(std::invalid_argument, detail::message("import_hugging_face: config must be a dictionary"));
   detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-  return detail::hugging_face_importer<J>(config, options.length, options.layout).result();
+  return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
+      .result();
 }
 
 }  // namespace ROPE_ABI

@@ -15,44 +15,12 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/models/layer_group.hpp>
-#include <rope/models/run_time_query_scaling.hpp>
+#include <rope/models/model_facts.hpp>
 
 /// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// In model_rope::windows: how far back a layer looks is not known.
-inline constexpr Index not_known_window = -1;
-
-/// What is known of the rotation of a layer.
-enum class layer_rotation {
-  in_group,  ///< it rotates as model_rope::group_of_layer says
-  none,      ///< it does not rotate
-  not_known  ///< there is no such layer, or it is not known how it rotates
-};
-
-/// Which layers multiply their queries by model_rope::query_rule.
-enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
-
-/// What is known of a model beside how each of its layers rotates.
-///
-///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
-struct model_facts {
-  std::string source = {};                          // "Hugging Face" or "GGUF"
-  std::string architecture = {};                    // model_type or general.architecture
-  Index query_heads = 0;                            // of a layer; 0: unknown
-  Index key_heads = 0;                              // of a layer; 0: unknown
-  double max_position = 0;                          // longest context the model declares; 0: unknown
-  double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
-  std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
-  bool causal = true;                               // false: every token sees those after it too
-  bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
-  bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
-  query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
-  scaled_queries scaled = scaled_queries::none;     // and in which layers
-  std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
-};
 
 /// Which layer of a model is of which type, and which of them do not rotate.
 ///
@@ -62,6 +30,7 @@ struct model_layers {
   std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
   std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
   std::vector<Index> not_known = {};     // it is not known how these rotate, in increasing order
+  std::string instead_of_rope = {};      // where no layer rotates, what the model has instead; else empty
 };
 
 /// The rotary embedding of a model.
@@ -74,9 +43,10 @@ struct model_layers {
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
-/// Invariant: there is at least one group. Where there are several, each has a layer type of its own, and the
-///            type of every layer is that of a group, unless the layer is listed among those that do not
-///            rotate or of which it is not known. Empty once it was moved from.
+/// Invariant: there is at least one group, unless instead_of_rope() says what the model has in its place:
+///            then there is none, and no layer rotates. Where there are several, each has a layer type of its
+///            own, and the type of every layer is that of a group, unless the layer is listed among those
+///            that do not rotate or of which it is not known. Empty once it was moved from.
 class model_rope : public model_facts {
  public:
   /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
@@ -94,8 +64,10 @@ class model_rope : public model_facts {
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
-  /// The groups of layers that rotate alike; at least one.
+  /// The groups of layers that rotate alike; at least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
+  /// What a model has of which no layer rotates, such as "learned positions"; empty where some layer rotates.
+  const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
   /// How many layers there are, 0 if that is not known: the number of types, or else of windows where there
@@ -121,7 +93,7 @@ class model_rope : public model_facts {
   /// known.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
-    if (is_listed(layers_.without_rope, layer)) return layer_rotation::none;
+    if (!instead_of_rope().empty() || is_listed(layers_.without_rope, layer)) return layer_rotation::none;
     if (layers_.types.empty())
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
     return layer_rotation::in_group;
@@ -151,6 +123,11 @@ class model_rope : public model_facts {
   ///          scales of which this one has no group
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
+    if (groups_.empty())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_layer: how layer ", layer,
+                                 " attends is not known: no layer of this model rotates; set "
+                                 "attention_options yourself"));
     const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
     bool alike = true;
     for (const layer_group& g : groups_)
@@ -254,9 +231,11 @@ class model_rope : public model_facts {
   }
 
   void check_names() const {
-    if (groups_.empty())
+    if (groups_.empty() == instead_of_rope().empty())
       ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: there must be a group of layers, got 0"));
+                 detail::message("model_rope: there must be groups of layers or else instead_of_rope, got ",
+                                 groups_.size(), " and \"", instead_of_rope().c_str(), "\""));
+    if (groups_.empty()) return;
     for (const Index layer : layers_.not_known)
       if (is_listed(layers_.without_rope, layer))
         ROPE_THROW(std::invalid_argument,

@@ -100,7 +100,7 @@ class model_tables {
 
  private:
   explicit model_tables(const model_rope& model) : model_(model) {
-    if (model.groups().empty())  // it was moved from
+    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_tables: the model must have a group of layers, got 0"));
   }

@@ -34,10 +34,33 @@ json records(const char* list) {
   return all;
 }
 
-rope::model_rope import_of(const json& record) {
-  if (record.contains("config")) return rope::import_hugging_face(record.at("config"));
+rope::model_rope import_of(const json& record,
+                           rope::model_without_rope without_rope = rope::model_without_rope::refuse) {
+  if (record.contains("config"))
+    return rope::import_hugging_face(record.at("config"), {.without_rope = without_rope});
   return rope::import_gguf(
-      testing::gguf(record.at("metadata").at("general.architecture"), record.at("metadata")));
+      testing::gguf(record.at("metadata").at("general.architecture"), record.at("metadata")),
+      {.without_rope = without_rope});
+}
+
+/// What a file of which no layer rotates says in place of what its record says; empty if nothing.
+std::string difference_without_rope(const json& record) {
+  const rope::model_rope model = import_of(record, rope::model_without_rope::describe);
+  const std::string instead = record.at("instead");
+  const json& file = record.contains("config") ? record.at("config") : record.at("metadata");
+  const Index layers = file.value("num_hidden_layers", file.value(".block_count", Index{1})),
+              heads = file.value("num_attention_heads", file.value(".attention.head_count", Index{0}));
+  std::string found;
+  if (!model.groups().empty()) found += "there are groups; ";
+  if (model.instead_of_rope() != instead) found += "it has " + model.instead_of_rope() + "; ";
+  if (model.query_heads != heads) found += "heads are " + std::to_string(model.query_heads) + "; ";
+  for (Index layer = 0; layer < layers; ++layer)
+    if (model.rotation_of_layer(layer) != rope::layer_rotation::none ||
+        model.group_of_layer(layer) != nullptr)
+      found += "layer " + std::to_string(layer) + " rotates; ";
+  if (layers > 1 && model.rotation_of_layer(layers) != rope::layer_rotation::not_known)
+    found += "there are more layers than " + std::to_string(layers) + "; ";
+  return found;
 }
 
 /// What a record is of, for messages.
@@ -210,26 +233,50 @@ TEST_CASE("a file of which too little is known, or in which nothing turns, is re
   }
 }
 
+TEST_CASE("a model of which no layer rotates imports where that is asked for, and says what it has instead",
+          "[models]") {
+  std::set<std::string> instead;
+  for (const json& record : records("refused")) {
+    CAPTURE(source_of(record));
+    if (record.contains("instead")) {
+      instead.insert(record.at("instead").get<std::string>());
+      CHECK(difference_without_rope(record) == "");
+    } else {  // the option is of no use to other files
+      CHECK(testing::throws_saying<std::invalid_argument>(
+          [&] { import_of(record, rope::model_without_rope::describe); },
+          record.contains("metadata") ? "rope::import_gguf: " : "rope::import_hugging_face: ",
+          record.at("says").get<std::string>()));
+    }
+  }
+  CHECK(instead.size() >= 7);
+}
+
 TEST_CASE("every architecture of llama.cpp is read as its code reads it, or refused with the reason",
           "[models]") {
-  std::set<std::string> read, refused, neither;
+  std::set<std::string> read, refused, none_rotates, neither;
   for (const json& record : records_of("gguf", "records"))
     if (difference(record, record.at("expect")).empty())
       read.insert(record.at("metadata").at("general.architecture"));
-  for (const json& record : records_of("gguf", "refused"))
-    refused.insert(record.at("metadata").at("general.architecture"));  // the reason: the test before
-  std::size_t imported = 0, without = 0;
+  for (const json& record : records_of("gguf", "refused")) {  // the reason: the tests before
+    const std::string name = record.at("metadata").at("general.architecture");
+    refused.insert(name);
+    if (record.contains("instead") && difference_without_rope(record).empty()) none_rotates.insert(name);
+  }
+  std::size_t imported = 0, turning = 0, without = 0;
   const json architectures = testing::recorded("models/gguf").at("architectures");
   for (const json& name : architectures)
     if (read.count(name) > 0)
+      ++turning, ++imported;
+    else if (none_rotates.count(name) > 0)
       ++imported;
     else if (refused.count(name) > 0)
       ++without;
     else
       neither.insert(name);
   CHECK(neither == std::set<std::string>{});
-  CHECK(imported >= 122);
+  CHECK(imported >= 144);
+  CHECK(turning >= 122);
   if (std::getenv("ROPE_PRINT_COUNTS"))
-    WARN("llama.cpp: " << imported << " architectures import and agree, " << without
-                       << " are refused with a reason, " << neither.size() << " neither");
+    WARN("llama.cpp: " << imported << " architectures import and agree, of which " << turning << " rotate, "
+                       << without << " are refused with a reason, " << neither.size() << " neither");
 }

@@ -21,10 +21,12 @@
 #include <rope/models/detail/gguf_schedule.hpp>
 #include <rope/models/detail/gguf_shape.hpp>
 #include <rope/models/detail/gguf_unread_keys.hpp>
+#include <rope/models/detail/gguf_without_rope.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/detail/unrotated_model.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Puts the description of a model together from the metadata of its GGUF file.
@@ -36,20 +38,28 @@ namespace detail {
 template <class L>
 class gguf_importer {
  public:
-  /// \param length, layout  as in gguf_options
-  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout)
-      : reader_(lookup), length_(length), given_layout_(layout) {}
+  /// \param length, layout, without_rope  as in gguf_options
+  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout,
+                model_without_rope without_rope)
+      : reader_(lookup), length_(length), given_layout_(layout), without_rope_(without_rope) {}
 
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
+    const unrotated_model none = unrotated_model_of(reader_, record_);
+    if (none.is_so() && without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = gguf_layer_count(reader_, model_.warnings);
+    if (none.is_so()) {
+      model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
+      model_.instead_of_rope = none.instead;
+      return std::move(model_).finished();
+    }
+    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
@@ -88,18 +98,6 @@ class gguf_importer {
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
-    const auto layers = reader_.number("block_count", range::layers);
-    const bool has_alibi = record_.alibi_layers > 0 && layers == static_cast<double>(record_.alibi_layers);
-    if (!record_.rotates || has_alibi)
-      reader_.refuse(
-          "general.architecture",
-          "is one without rotary embeddings, got " + reader_.architecture() +
-              (has_alibi ? " of " + std::to_string(record_.alibi_layers) + " layers, which has ALiBi biases"
-                         : ""));
-    const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
-    if (record_.finetuned && finetuned == 0.0)
-      reader_.refuse(reader_.key("rope.scaling.finetuned"),
-                     "is false, which tells " + reader_.architecture() + " that no layer turns");
     if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
@@ -284,6 +282,7 @@ class gguf_importer {
   gguf_reader<L> reader_;
   double length_;
   std::optional<layout_kind> given_layout_;
+  model_without_rope without_rope_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides

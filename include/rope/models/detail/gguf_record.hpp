@@ -64,11 +64,11 @@ enum class pattern_form {
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
-  bool rotates = true;         // false: no positions, or learned ones, or biases
-  Index alibi_layers = 0;      // a model of so many layers has ALiBi biases in place of rotation
-  bool last_channels = false;  // the channels that rotate come last in a head
-  Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
-  bool full_first = false;     // it is the first of them, else the last
+  std::string_view instead = {};  // what an architecture has of which no layer rotates
+  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases in place of rotation
+  bool last_channels = false;     // the channels that rotate come last in a head
+  Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
+  bool full_first = false;  // it is the first of them, else the last
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;  // without attention.sliding_window no layer slides
   Index default_window = 0;   // where attention.sliding_window is absent; 0: not known

@@ -19,6 +19,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// What tells a model where its tokens are, and in which file.
+template <class Model>
+std::string place_text(const Model& model) {
+  return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
+}
+
 /// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
 inline std::string digits(double value) {
   char text[32];

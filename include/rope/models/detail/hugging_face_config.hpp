@@ -50,8 +50,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
                 reason
       : refused.kind == refusal::parts
           ? "is one of several parts; give this function the description of one of them: " + reason
-      : refused.kind == refusal::other_turn ? "is one with a rotation of its own, which " + reason
-                                            : "is one in which nothing turns: it has " + reason;
+          : "is one with a rotation of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
 
@@ -71,41 +70,14 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
+  if (record.double_head && text.boolean("use_long_context").value_or(false))
+    text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (text.path() == "text_config.") {
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
   }
   return record;
-}
-
-/// Refuses models that do not rotate although their architecture does.
-template <class J>
-void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                const std::string& architecture) {
-  if (!defaults.turns_if.empty()) {
-    const std::string key(defaults.turns_if);
-    const J* value = text.find(key.c_str());
-    const bool turns =
-        value && ((value->is_boolean() && value->template get<bool>()) ||
-                  (value->is_string() && value->template get<std::string>() == defaults.turns_word) ||
-                  (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
-    if (!turns)
-      text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
-                                   " does: it must be true, \"" + std::string(defaults.turns_word) +
-                                   "\" or a dictionary with rope_theta");
-  }
-  if (defaults.double_head && text.boolean("use_long_context").value_or(false))
-    text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (defaults.needs_window && text.is_null("sliding_window"))
-    text.refuse("sliding_window",
-                "is null: then no layer of " + architecture + " slides, and the others do not turn");
-  if (text.boolean("alibi").value_or(false))
-    text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
-  if (defaults.alibi_layers > 0 && text.index("num_hidden_layers") == defaults.alibi_layers)
-    text.refuse("num_hidden_layers", "is " + std::to_string(defaults.alibi_layers) + ": a model of " +
-                                         architecture +
-                                         " of so many layers has ALiBi biases in place of rotary embeddings");
 }
 
 /// The channels of a head that may rotate.

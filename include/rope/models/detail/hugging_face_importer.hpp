@@ -22,10 +22,12 @@
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_windows.hpp>
+#include <rope/models/detail/hugging_face_without_rope.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/detail/unrotated_model.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Puts the description of a model together from its config.json: groups of layers first, then which layer is
@@ -38,17 +40,23 @@ namespace detail {
 template <class J>
 class hugging_face_importer {
  public:
-  /// \param length, layout  as in hugging_face_options
-  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout)
-      : length_(length), given_layout_(layout), outer_(&config, ""), text_(text_of(config, outer_)) {}
+  /// \param length, layout, without_rope  as in hugging_face_options
+  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout,
+                        model_without_rope without_rope)
+      : length_(length),
+        given_layout_(layout),
+        without_rope_(without_rope),
+        outer_(&config, ""),
+        text_(text_of(config, outer_)) {}
 
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
     if (const auto* known = hugging_face_record_of(plain_architecture(model_.architecture)))
       text_.hide(keys_not_read(*known));
+    if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
+      return without_rope(none);
     defaults_ = record_of(text_, model_.architecture, given_layout_);
-    refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
@@ -129,21 +137,14 @@ class hugging_face_importer {
       if (speaks_of_rope(key)) warn(key + " lies beside text_config and has no effect");
   }
 
-  void add_layers() {
-    const auto layers = layers_ = text_.index_of(
+  std::optional<Index> count_of_layers() {
+    return text_.index_of(
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
-    const auto window = text_.number("sliding_window", range::window),
-               local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
-                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layer_types_of(text_, defaults_, layers, slides);
-    end_with_full_layer();
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
-    model_.causal = is_causal(text_, defaults_);
-    model_.sink_logits = defaults_.sink_logits;
-    model_.keys_are_values = defaults_.form == dictionary_form::compressed;
+  }
+
+  /// How many heads there are, and how long a context may be.
+  void add_sizes() {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
@@ -155,6 +156,31 @@ class hugging_face_importer {
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))
         model_.max_position = *context;
+  }
+
+  /// The description of a model of which no layer rotates.
+  model_rope without_rope(const unrotated_model& none) {
+    if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
+    add_sizes();
+    model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
+    model_.instead_of_rope = none.instead;
+    return std::move(model_).finished();
+  }
+
+  void add_layers() {
+    const auto layers = layers_ = count_of_layers();
+    const auto window = text_.number("sliding_window", range::window),
+               local = text_.number("local_attention", range::positive);
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
+                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
+    model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    end_with_full_layer();
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
+    model_.causal = is_causal(text_, defaults_);
+    model_.sink_logits = defaults_.sink_logits;
+    model_.keys_are_values = defaults_.form == dictionary_form::compressed;
+    add_sizes();
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
@@ -230,6 +256,7 @@ class hugging_face_importer {
 
   double length_;
   std::optional<layout_kind> given_layout_;
+  model_without_rope without_rope_;
   json_reader<J> outer_, text_;
   hugging_face_record defaults_ = {};
   std::optional<Index> layers_ = {};  // how many

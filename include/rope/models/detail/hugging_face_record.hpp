@@ -127,6 +127,7 @@ struct hugging_face_record {
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
   // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
   std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view instead = "no positions";  // what a model has whose layers do not turn for this reason
   std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 

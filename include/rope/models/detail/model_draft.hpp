@@ -22,6 +22,7 @@ struct model_draft : model_facts {
   std::vector<layer_group> groups = {};
   std::vector<std::string> layers = {};
   std::vector<Index> layers_without_rope = {}, layers_not_known = {};
+  std::string instead_of_rope = {};
 
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& one : groups)
@@ -34,7 +35,8 @@ struct model_draft : model_facts {
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
                       {.types = std::move(layers),
                        .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known)});
+                       .not_known = std::move(layers_not_known),
+                       .instead_of_rope = std::move(instead_of_rope)});
   }
 };
 

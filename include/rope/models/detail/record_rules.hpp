@@ -86,6 +86,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
+  if (r.instead != "no positions" && r.turns_if.empty())
+    return "instead is for a model that turns_if tells of";
   if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
@@ -110,7 +112,8 @@ constexpr bool says_nothing(const gguf_record& r) {
 }
 
 constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (!r.rotates && !says_nothing(r)) return "the file of an architecture that does not rotate is refused";
+  if (!r.instead.empty() && !says_nothing(r))
+    return "of an architecture that does not rotate nothing else is read";
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";

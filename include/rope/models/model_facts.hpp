@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_MODEL_FACTS_HPP
+#define ROPE_MODELS_MODEL_FACTS_HPP
+
+#include <string>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/models/run_time_query_scaling.hpp>
+
+/// What is known of a model beside how each of its layers rotates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// In model_rope::windows: how far back a layer looks is not known.
+inline constexpr Index not_known_window = -1;
+
+/// What is known of the rotation of a layer.
+enum class layer_rotation {
+  in_group,  ///< it rotates as model_rope::group_of_layer says
+  none,      ///< it does not rotate
+  not_known  ///< there is no such layer, or it is not known how it rotates
+};
+
+/// Which layers multiply their queries by model_rope::query_rule.
+enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
+
+/// What is known of a model beside how each of its layers rotates.
+///
+///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
+struct model_facts {
+  std::string source = {};                          // "Hugging Face" or "GGUF"
+  std::string architecture = {};                    // model_type or general.architecture
+  Index query_heads = 0;                            // of a layer; 0: unknown
+  Index key_heads = 0;                              // of a layer; 0: unknown
+  double max_position = 0;                          // longest context the model declares; 0: unknown
+  double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
+  std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
+  bool causal = true;                               // false: every token sees those after it too
+  bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
+  query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
+  scaled_queries scaled = scaled_queries::none;     // and in which layers
+  std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
+};
+
+/// What an import does with a model of which no layer rotates.
+enum class model_without_rope {
+  refuse,   ///< it throws and gives the reason
+  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope says what the model has
+            ///< instead; of its attention no more is told than the number of heads and the longest context
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_MODEL_FACTS_HPP
