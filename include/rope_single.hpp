@@ -19202,8 +19202,9 @@ constexpr bool lacks_tokens_of_cross() {
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
-  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>...},
-                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>...};
+  // One more than there are: a list of none is no list.
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
   if (count <= first) return false;
   if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
   return !threads[first] || count > first + 1;

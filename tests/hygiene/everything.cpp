@@ -229,6 +229,7 @@ void use_block() {
   block.cross(x, x, 2, out, table, 0, 3);
   multi_head_gradients<T> gradients;
   multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = out}, gradients, table);
+  multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = out}, gradients);
 }
 
 void use_tables() {
