@@ -107,6 +107,10 @@ expect("${old};${gemma}" "${gemma} differs from ${old}:\n;: head_dim is 128 in l
 expect("${gemma};${old};${gemma_again};${new}"
   "== ${gemma}\n;== ${old}\n;== ${gemma_again}\n;== ${new}\n;${gemma_again} says the same as ${gemma}\n;${new} differs from ${old}:\n  inv_freq differs"
   "${old} differs;${old} says;and Hugging Face")
+# A model in which nothing turns is described, alone and beside another.
+file(WRITE ${SCRATCH}/gpt2.json [[{"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_positions": 1024}]])
+expect("${SCRATCH}/gpt2.json" "none in any layer: this model has learned positions")
+expect("${SCRATCH}/gpt2.json;${old}" "where tokens are is told by learned positions in gpt2.json and by rotation in llama_3_8b.json")
 # A file that cannot be read stops none of the others, and is not forgotten.
 expect("${SCRATCH}/no_such_file.json;${old}" "no_such_file.json\": cannot be read;== ${old}\n")
 run(code text ${SCRATCH}/no_such_file.json ${old})
