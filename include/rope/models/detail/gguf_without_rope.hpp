@@ -8,6 +8,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/detail/unrotated_model.hpp>
 
