@@ -71,8 +71,9 @@ channels of a head turn, in every layer, by base 10000; head_dim is hidden_size 
 by 1 / sqrt(head_dim). Where a file has `qk_rope_head_dim` (DeepSeek and its kin), that many channels turn, the last of a head.
 An architecture that is in neither table is refused unless the caller names its layout, and nothing else about it is guessed.
 
-The same model may be `half_split` in one table and `interleaved` in the other: converters to GGUF permute the rows of
-its weights.
+The same model may be `half_split` in one format and `interleaved` in the other: converters to GGUF permute the rows of
+its weights. *In GGUF* is what llama.cpp makes of a model of Hugging Face, with the layout where that changes; blank where its
+converter does not know the name.
 
 Of the ${class_count} configuration classes of text that transformers has with a rotation, the file that the class itself writes imports and says
 what the class says for ${class_agree}; ${class_refused} are refused with a reason, and none is read otherwise.
@@ -83,9 +84,36 @@ Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *he
 Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers are refused, because nothing turns in them, unless
 `model_without_rope::describe` is passed: then they import as a model without groups.
 
-| architecture | layout | base | head_dim | what else |
-|---|---|---|---|---|
+| architecture | layout | in GGUF | base | head_dim | what else |
+|---|---|---|---|---|---|
 ")
+
+# What llama.cpp calls an architecture, with its layout there if that is another.
+file(READ ${root}/tests/recorded/models/names.json names)
+read_records(gguf_records.hpp)
+foreach(record IN LISTS records)
+  field(architecture "")
+  field(layout half_split)
+  string(REGEX REPLACE "layout_kind::" "" layout_of_${architecture} "${layout}")
+endforeach()
+function(name_in_gguf architecture layout result)
+  set(known "")
+  if(names MATCHES "\n    \"${architecture}\": ([^\n]*)")
+    string(REGEX MATCHALL "\"gguf\": \"[^\"]*\"" known "${CMAKE_MATCH_1}")
+  endif()
+  set(cell "")
+  foreach(name IN LISTS known)
+    string(REGEX REPLACE "\"gguf\": \"([^\"]*)\"" "\\1" name "${name}")
+    if(DEFINED layout_of_${name})
+      if(NOT layout_of_${name} STREQUAL layout)
+        string(APPEND name ", ${layout_of_${name}}")
+      endif()
+      list(APPEND cell "${name}")
+    endif()
+  endforeach()
+  list(JOIN cell "; " cell)
+  set(${result} "${cell}" PARENT_SCOPE)
+endfunction()
 
 read_records(hugging_face_records.hpp hugging_face_layered_records.hpp hugging_face_hybrid_records.hpp)
 list(LENGTH records hugging_face_count)
@@ -277,8 +305,9 @@ foreach(record IN LISTS records)
   say(own_rule "a file must have the rope dictionary")
   say(more_in_lists "lists of layers may go on with those of multi-token prediction")
   say(note "${note}")
+  name_in_gguf(${architecture} ${layout} in_gguf)
   list(JOIN words "; " words)
-  string(APPEND text "| ${architecture} | ${layout} | ${base} | ${head_dim} | ${words} |\n")
+  string(APPEND text "| ${architecture} | ${layout} | ${in_gguf} | ${base} | ${head_dim} | ${words} |\n")
 endforeach()
 
 string(APPEND text "

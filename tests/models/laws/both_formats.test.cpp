@@ -109,6 +109,45 @@ TEST_CASE("a file converted with another base, window, width or scale is another
   }
 }
 
+TEST_CASE("layouts differ between the formats where the converter permutes rows, and nowhere else",
+          "[models]") {
+  int pairs = 0, permuted = 0;
+  const json names = file_of_records("names").at("names");
+  for (const auto& name : names.items()) {
+    const auto* config = rope::detail::hugging_face_record_of(name.key());
+    for (const json& converted_to : name.value()) {
+      const auto* metadata = rope::detail::gguf_record_of(converted_to.at("gguf").get<std::string>());
+      // Where nothing turns there is no layout.
+      if (!config || !metadata || !metadata->instead.empty()) continue;
+      CAPTURE(name.key(), converted_to.dump());
+      CHECK((config->layout != metadata->layout) == converted_to.at("permutes").get<bool>());
+      ++pairs;
+      permuted += converted_to.at("permutes").get<bool>() ? 1 : 0;
+    }
+  }
+  CHECK(pairs >= 90);
+  CHECK(permuted >= 15);
+}
+
+TEST_CASE("the architecture of a converted file is the one that llama.cpp converts to", "[models]") {
+  const json names = file_of_records("names").at("names"), file = file_of_records("both_formats");
+  int known = 0;
+  for (const json& record : file.at("records")) {
+    const json& config = record.at("config");
+    const json& text = config.contains("text_config") ? config.at("text_config") : config;
+    const std::string name =
+        rope::detail::plain_architecture(text.value("model_type", config.value("model_type", "")));
+    // The class of nomic_bert is that of several models; its converter looks at the config.
+    if (!names.contains(name) || name == "nomicbert") continue;
+    const std::string architecture = architecture_of(record.at("metadata"));
+    CAPTURE(name, architecture);
+    CHECK(std::any_of(names.at(name).begin(), names.at(name).end(),
+                      [&](const json& one) { return one.at("gguf") == architecture; }));
+    ++known;
+  }
+  CHECK(known >= 80);
+}
+
 TEST_CASE("of the architectures of llama.cpp two are not known", "[models]") {
   std::vector<std::string> known, unknown;
   const json file = file_of_records("gguf");
