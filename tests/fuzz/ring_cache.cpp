@@ -244,7 +244,7 @@ class ring final : public ring_target<T, token> {
             if (turned && b_.coin())
               interleaved_one = !interleaved_one;
             else if (rotation_.known)
-              table = table == 1 ? 0 : 1;
+              table = rotation_.table == 1 ? 0 : 1;
             turned = true;
           }
         } else {
