@@ -18500,8 +18500,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   Index axes() const { return coordinates_.rows().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
-    using map = detail::coordinate_map<T>;
-    return coordinates_.rows().template of<map>(rows_.checked(b), rows_.used(b));
+    const Index row = rows_.checked(b);  // before anything is read of it
+    return coordinates_.rows().template of<detail::coordinate_map<T>>(row, rows_.used(row));
   }
   /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {

@@ -212,6 +212,9 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   CHECK(throws_saying<std::out_of_range>([&] { raw.size(2); },
                                          "rope::ring_cache: row must be in [0, 2), got 2"));
   CHECK_THROWS_AS(raw.positions(-1), std::out_of_range);
+  // So far off that reading anything of such a row first is an error of memory.
+  for (const rope::Index none : {rope::Index{-1}, rope::Index{2}, rope::Index{1} << 40})
+    CHECK_THROWS_AS(raw.coordinates(none), std::out_of_range);
   CHECK_THROWS_AS(raw.keys(2), std::out_of_range);
   CHECK_THROWS_AS(raw.values(2), std::out_of_range);
   rotated.clear();
