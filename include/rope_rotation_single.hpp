@@ -4905,6 +4905,11 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
   return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));

@@ -884,6 +884,11 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
   return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
@@ -9043,17 +9048,6 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 #define ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
-#define ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
-
-#include <algorithm>  // std::min
-#include <cstddef>
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-#include <utility>  // std::index_sequence
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 #define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 
@@ -9184,6 +9178,7 @@ struct bfloat16_products {
   using sum = float;
   using sums = pair_sums;
   using pairs = pair_lanes<sums>;
+  using reals = pair_sums;
   static constexpr Index lanes = detail::lanes<sums>;
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
@@ -9198,6 +9193,8 @@ struct bfloat16_products {
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return pairs_of_tokens<sums>(first, second);
   }
+  static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
+  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
   static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
     store_alternating(to, even, odd);
@@ -9215,200 +9212,21 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 
-/// The matrix products of attention where queries, keys, weights and values are bfloat16 and sums are float,
-/// on packed operands as in simd/panels.hpp. What is multiplied and added along one axis is packed as pairs
-/// of neighbours of that axis.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The sums of a strip of queries with one panel, [rows][packets].
-template <class P>
-struct strip_of_pairs {
-  using shape = panel_shape<float>;
-  static constexpr int rows = shape::rows, packets = int(shape::width) / lanes<P>;
-  P sum[std::size_t(rows * packets)];
-
-  EIGEN_ALWAYS_INLINE strip_of_pairs() {
-    for_each([&](auto r, auto n) { sum[r * packets + n] = fill<P>(0.0f); });
-  }
-
-  /// Calls body(row constant, packet constant) for each sum, unrolled.
-  template <class Body>
-  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
-    each_unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
-  }
-
-  /// sum[r][n] += numbers[r * step] . panel[n], of pairs
-  EIGEN_ALWAYS_INLINE void multiply_add_row(const Eigen::bfloat16* numbers, Index step,
-                                            const Eigen::bfloat16* panel) {
-    unrolled(numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
-             std::make_index_sequence<std::size_t(packets)>{});
-  }
-
- private:
-  template <class Body, std::size_t... i>
-  static EIGEN_ALWAYS_INLINE void each_unrolled(const Body& body, std::index_sequence<i...>) {
-    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
-     ...);
-  }
-  template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void unrolled(const Eigen::bfloat16* numbers, Index step, const Eigen::bfloat16* panel,
-                                    std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const pair_lanes<P> columns[] = {load_neighbours<P>(panel + Index(n) * 2 * lanes<P>)...};
-    (row_unrolled<int(r)>(fill_neighbours<P>(numbers + Index(r) * step), columns, all), ...);
-  }
-  template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const pair_lanes<P>& number, const pair_lanes<P>* columns,
-                                        std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = multiply_add_pairs<P>(number, columns[n], sum[row * packets + int(n)])),
-     ...);
-  }
-};
-
-/// scores[r * tile + n] = factor * sum_d queries[d][r] . keys[d][n] over pairs d of channels, for one panel.
-///
-/// \param queries  [pairs, rows] of pairs
-/// \param keys     [pairs, width] of pairs
-template <class P = pair_sums>  // compiled where it is called
-EIGEN_DONT_INLINE void score_panel_of_pairs(const Eigen::bfloat16* queries, const Eigen::bfloat16* keys,
-                                            Index count, float factor, float* scores) {
-  using shape = panel_shape<float>;
-  strip_of_pairs<P> sums;
-  for (Index d = 0; d < count; ++d)
-    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    store(scores + r * shape::tile + n * lanes<P>, multiply(fill<P>(factor), sums.sum[r * sums.packets + n]));
-  });
-}
-
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r][j] . values[j][c] over pairs j of
-/// keys in [first, last), for one panel of channels. The sum over j starts at zero, as in value_panel.
-///
-/// \param weights  [rows, tile / 2] of pairs
-/// \param values   [tile / 2, width] of pairs
-/// \param sums     [rows, width]
-template <class P = pair_sums>
-EIGEN_DONT_INLINE void value_panel_of_pairs(const Eigen::bfloat16* weights, const Eigen::bfloat16* values,
-                                            Index first, Index last, const float* shrink,
-                                            float* sums_in_memory) {
-  using shape = panel_shape<float>;
-  strip_of_pairs<P> sums;
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    float* before = sums_in_memory + r * shape::width + n * lanes<P>;
-    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * sums.packets + n]));
-  });
-}
-
-/// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
-/// `padded_count`, and for the channel behind the last one of an odd number.
-template <class P = pair_sums>
-void pack_pairs_transposed(const Eigen::bfloat16* rows, Index row_stride, Index count, Index padded_count,
-                           Index depth, Eigen::bfloat16* packed) {
-  constexpr Index L = lanes<P>, width = panel_shape<float>::width;
-  const Eigen::bfloat16 zero = Eigen::bfloat16(0.0f);
-  for (Index n = 0; n < padded_count; n += L) {
-    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
-    Index d = 0;
-    if constexpr (L > 1)
-      if (here == L)
-        for (; 2 * (d + L) <= depth; d += L) {
-          P block[std::size_t(L)];
-          for (Index i = 0; i < L; ++i)
-            block[i] = from_bits<P>(load_neighbours<P>(rows + (n + i) * row_stride + 2 * d));
-          transpose(block);
-          for (Index i = 0; i < L; ++i) store_bits(packed + ((d + i) * width + n) * 2, to_bits(block[i]));
-        }
-    for (; 2 * d < depth; ++d)
-      for (Index i = 0; i < columns; ++i) {
-        const Eigen::bfloat16* pair = rows + (n + i) * row_stride + 2 * d;
-        Eigen::bfloat16* to = packed + (d * width + n + i) * 2;
-        to[0] = i < here ? pair[0] : zero;
-        to[1] = i < here && 2 * d + 1 < depth ? pair[1] : zero;
-      }
-  }
-}
-
-/// Pairs of one row to every `packed_stride`-th place; a zero behind an odd number of channels.
-inline void pack_strided_pairs(const Eigen::bfloat16* row, Index depth, Eigen::bfloat16* packed,
-                               Index packed_stride) {
-  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride)
-    std::memcpy(static_cast<void*>(packed), row, sizeof(bfloat16_pair));
-  if (depth == 1) {
-    packed[0] = row[0];
-    packed[1] = Eigen::bfloat16(0.0f);
-  }
-}
-
-/// Where channel c of a panel of values is among its `width` places: the even ones first, then the odd ones,
-/// which no lane has to move for.
-inline Index place_of_channel(Index c) { return c % 2 * (panel_shape<float>::width / 2) + c / 2; }
-
-/// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
-/// zeros behind them.
-template <class P = pair_sums>
-void pack_rows_of_pairs(const Eigen::bfloat16* even, const Eigen::bfloat16* odd, Index depth,
-                        Eigen::bfloat16* packed, Index panel_stride) {
-  constexpr Index L = lanes<P>, width = panel_shape<float>::width;
-  const Eigen::bfloat16 zero = Eigen::bfloat16(0.0f);
-  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
-    if constexpr (L > 1)
-      if (depth - c >= width) {
-        static_assert(width == 2 * L);
-        const auto both = pairs_of_tokens<P>(load_neighbours<P>(even + c), load_neighbours<P>(odd + c));
-        store_bits(packed, both.even);
-        store_bits(packed + width, both.odd);
-        continue;
-      }
-    for (Index i = 0; i < width; ++i) {
-      Eigen::bfloat16* to = packed + 2 * place_of_channel(i);
-      to[0] = c + i < depth ? even[c + i] : zero;
-      to[1] = c + i < depth ? odd[c + i] : zero;
-    }
-  }
-}
-
-/// One half of the pairs of a token and its neighbour; the other half stays as it is.
-///
-/// \param half  0 for the even token, 1 for the odd one
-inline void pack_row_of_pairs(const Eigen::bfloat16* row, Index half, Index depth, Eigen::bfloat16* packed,
-                              Index panel_stride) {
-  constexpr Index width = panel_shape<float>::width;
-  for (Index c = 0; c < depth; c += width, packed += panel_stride)
-    for (Index i = 0; i < width; ++i)
-      packed[2 * place_of_channel(i) + half] = c + i < depth ? row[c + i] : Eigen::bfloat16(0.0f);
-}
-
-/// rounded[j] = weights[j] for the first `width` weights of a panel.
-template <class P = pair_sums>
-void round_panel(const float* weights, Eigen::bfloat16* to) {
-  constexpr Index width = panel_shape<float>::width;
-  if constexpr (lanes < pair_sums >> 1) {
-    const auto both = load_even_odd<pair_sums>(weights);
-    store_even_odd(to, both.even, both.odd);
-  } else {
-    for (Index j = 0; j < width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_BFLOAT16_PANELS_HPP
-
 /// Weights of a tile as bfloat16.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
+inline void round_panel(const float* weights, Eigen::bfloat16* to) {
+  if constexpr (lanes < pair_sums >> 1) {
+    const auto both = load_even_odd<pair_sums>(weights);
+    store_even_odd(to, both.even, both.odd);
+  } else {
+    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
+  }
+}
 
 /// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
 /// neighbour that is not in the hull has a weight of zero.
@@ -9567,8 +9385,285 @@ class bfloat16_decode_operands {
 #ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 
-#include <algorithm>  // std::fill_n, std::min, std::max
+#include <algorithm>  // std::fill, std::fill_n, std::min, std::max
+#include <cstddef>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_PAIRED_VALUES_HPP
+#define ROPE_ATTENTION_DETAIL_PAIRED_VALUES_HPP
+
+#include <algorithm>  // std::fill_n
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PAIR_PANELS_HPP
+#define ROPE_BASE_SIMD_PAIR_PANELS_HPP
+
+#include <algorithm>  // std::copy_n, std::min
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
+
+/// The matrix products of attention on packed operands, as in simd/panels.hpp, for numbers whose products are
+/// formed in pairs. What is multiplied and added along one axis is packed as pairs of neighbours of that
+/// axis.
+///
+/// `Products` is bfloat16_products or integer_products. Its `number` is what is packed, its `stored` what
+/// keys and values are in memory, and its `sum` what products are added to.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sums of a strip of queries with one panel, [rows][packets].
+template <class Products>
+struct strip_of_pairs {
+  using shape = panel_shape<float>;
+  using number = typename Products::number;
+  using pairs = typename Products::pairs;
+  static constexpr int rows = shape::rows, packets = int(shape::width / Products::lanes);
+  typename Products::sums sum[std::size_t(rows * packets)];
+
+  EIGEN_ALWAYS_INLINE strip_of_pairs() {
+    for_each([&](auto r, auto n) { sum[r * packets + n] = Products::zero(); });
+  }
+
+  /// Calls body(row constant, packet constant) for each sum, unrolled.
+  template <class Body>
+  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
+    each_unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+  }
+
+  /// sum[r][n] += numbers[r * step] . panel[n], of pairs
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const number* numbers, Index step, const number* panel) {
+    unrolled(numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
+             std::make_index_sequence<std::size_t(packets)>{});
+  }
+
+ private:
+  template <class Body, std::size_t... i>
+  static EIGEN_ALWAYS_INLINE void each_unrolled(const Body& body, std::index_sequence<i...>) {
+    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
+     ...);
+  }
+  template <std::size_t... r, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void unrolled(const number* numbers, Index step, const number* panel,
+                                    std::index_sequence<r...>, std::index_sequence<n...> all) {
+    const pairs columns[] = {Products::load(panel + Index(n) * 2 * Products::lanes)...};
+    (row_unrolled<int(r)>(Products::fill(numbers + Index(r) * step), columns, all), ...);
+  }
+  template <int row, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& number, const pairs* columns,
+                                        std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] =
+          in_register(Products::multiply_add(number, columns[n], sum[row * packets + int(n)]))),
+     ...);
+  }
+};
+
+/// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
+/// channels, for one panel.
+///
+/// \param queries  [pairs, rows] of pairs
+/// \param keys     [pairs, width] of pairs
+/// \param factors  [rows]
+/// \param scales   [width], or null for ones
+template <class Products>
+EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
+                                            const typename Products::number* keys, Index count,
+                                            const float* factors, const float* scales, float* scores) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes;
+  strip_of_pairs<Products> sums;
+  for (Index d = 0; d < count; ++d)
+    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const reals score =
+        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
+    store(scores + r * shape::tile + n * L,
+          scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
+/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
+/// value_panel.
+///
+/// \param weights  [rows, tile / 2] of pairs
+/// \param values   [tile / 2, width] of pairs
+/// \param factors  [rows], or null for ones
+/// \param sums     [rows, width]
+template <class Products>
+EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
+                                            const typename Products::number* values, Index first, Index last,
+                                            const float* shrink, const float* factors,
+                                            float* sums_in_memory) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  strip_of_pairs<Products> sums;
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
+    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
+    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
+                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
+  });
+}
+
+/// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
+/// `padded_count`, and for the channel behind the last one of an odd number.
+template <class Products>
+void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
+                           Index padded_count, Index depth, typename Products::number* packed) {
+  using number = typename Products::number;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if constexpr (L > 1)
+      if (here == L)
+        for (; 2 * (d + L) <= depth; d += L) {
+          reals block[std::size_t(L)];
+          for (Index i = 0; i < L; ++i)
+            block[i] = from_bits<reals>(Products::load(rows + (n + i) * row_stride + 2 * d));
+          transpose(block);
+          for (Index i = 0; i < L; ++i) store_bits(packed + ((d + i) * width + n) * 2, to_bits(block[i]));
+        }
+    for (; 2 * d < depth; ++d)
+      for (Index i = 0; i < columns; ++i) {
+        const auto* pair = rows + (n + i) * row_stride + 2 * d;
+        number* to = packed + (d * width + n + i) * 2;
+        to[0] = i < here ? number(pair[0]) : number{};
+        to[1] = i < here && 2 * d + 1 < depth ? number(pair[1]) : number{};
+      }
+  }
+}
+
+/// Pairs of one row to every `packed_stride`-th place; a zero behind an odd number of channels.
+template <class Number>
+void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
+  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
+  if (depth == 1) {
+    packed[0] = row[0];
+    packed[1] = Number{};
+  }
+}
+
+/// Where channel c of a panel of values is among its `width` places: of as many channels as two registers
+/// hold, first those of the first one that `Products::of_tokens` gives, then those of the second.
+template <class Products>
+Index place_of_channel(Index c) {
+  constexpr Index both = 2 * Products::lanes;
+  return c / both * both + Products::place_of_channel(c % both);
+}
+
+/// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
+/// zeros behind them.
+template <class Products>
+void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
+                        Index depth, typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    if constexpr (L > 1)
+      if (depth - c >= width) {
+        for (Index i = 0; i < width; i += 2 * L) {
+          const auto both = Products::of_tokens(Products::load(even + c + i), Products::load(odd + c + i));
+          store_bits(packed + 2 * i, both.even);
+          store_bits(packed + 2 * (i + L), both.odd);
+        }
+        continue;
+      }
+    for (Index i = 0; i < width; ++i) {
+      number* to = packed + 2 * place_of_channel<Products>(i);
+      to[0] = c + i < depth ? number(even[c + i]) : number{};
+      to[1] = c + i < depth ? number(odd[c + i]) : number{};
+    }
+  }
+}
+
+/// One half of the pairs of a token and its neighbour; the other half stays as it is.
+///
+/// \param half  0 for the even token, 1 for the odd one
+template <class Products>
+void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
+                       typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride)
+    for (Index i = 0; i < width; ++i)
+      packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
+
+/// The values of a tile, packed as pairs of tokens that are neighbours.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// \tparam Products  bfloat16_products or integer_products
+template <class Products>
+class paired_values {
+  using shape = panel_shape<float>;
+  using number = typename Products::number;
+
+ public:
+  /// Numbers in memory for heads of `channels` channels.
+  static constexpr Index size(Index channels) { return shape::tile * shape::padded(channels); }
+
+  paired_values(number* memory, Index channels) : memory_(memory), channels_(channels) {}
+
+  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
+  void pack(Index n, Index count, const row_block<typename Products::stored>& rows) const {
+    constexpr Index stride = shape::tile * shape::width;
+    for (Index j = 0; j < count;) {
+      const auto* row = rows.rows + j * rows.stride;
+      number* to = memory_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < count) {
+        pack_rows_of_pairs<Products>(row, row + rows.stride, channels_, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
+          for (Index c = 0; c < channels_; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
+        pack_row_of_pairs<Products>(row, (n + j) % 2, channels_, to, stride);
+        ++j;
+      }
+    }
+  }
+
+  /// The panel that begins with `channel`, [tile / 2, width] of pairs.
+  const number* panel(Index channel) const { return memory_ + channel * shape::tile; }
+
+  /// The sums of a panel in the order of channels.
+  static const float* in_order(const float* sums, float* room) {
+    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
+    return room;
+  }
+
+ private:
+  number* memory_;  // [value_panels, tile / 2, width] of pairs
+  Index channels_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_PAIRED_VALUES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
@@ -9712,25 +9807,26 @@ class bfloat16_operands {
   using T = Eigen::bfloat16;
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Turn, T>;
+  using products = bfloat16_products;
+  using values_type = paired_values<products>;
 
  public:
   bfloat16_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2), value_dim_(call.v.head_dim) {
-    struct prefill_pairs {};
+      : call_(call),
+        block_(block),
+        pairs_((call.k.head_dim + 1) / 2),
+        queries_(memory(call, strips)),
+        keys_(queries_ + 2 * strips * shape::rows * pairs_),
+        weights_(keys_ + 2 * shape::tile * pairs_),
+        values_(weights_ + shape::rows * shape::tile, call.v.head_dim) {
     struct prefill_turned {};
-    const Index padded_values = shape::padded(value_dim_);
-    queries_ = workspace<prefill_pairs, T>(2 * strips * shape::rows * pairs_ +
-                                           shape::tile * (2 * pairs_ + padded_values + shape::rows));
-    keys_ = queries_ + 2 * strips * shape::rows * pairs_;
-    values_ = keys_ + 2 * shape::tile * pairs_;
-    weights_ = values_ + shape::tile * padded_values;
     buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
-                                             (std::max)(call.k.head_dim, value_dim_)),
+                                             (std::max)(call.k.head_dim, call.v.head_dim)),
                 nullptr};
   }
 
   void pack_queries(Index t, double factor) {
-    factor_ = static_cast<float>(factor);
+    std::fill(factors_, factors_ + shape::rows, static_cast<float>(factor));
     const row_block<T> rows =
         query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
     for (Index g = 0; g < block_.heads; ++g)
@@ -9746,9 +9842,9 @@ class bfloat16_operands {
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
       const auto keys = read_keys<T>(call_, block_.b, block_.kv, begin + n, here, buffers_);
-      pack_pairs_transposed(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
-                            keys_ + 2 * ((n - column) * pairs_ + column));
-      pack_values(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
+      pack_pairs_transposed<products>(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
+                                      keys_ + 2 * ((n - column) * pairs_ + column));
+      values_.pack(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
     }
     begin_ = begin;
     count_ = count;
@@ -9756,8 +9852,8 @@ class bfloat16_operands {
 
   void score(Index s, const tile_range& hull, float* scores) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_, factor_,
-                           scores + n);
+      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
+                                     factors_, nullptr, scores + n);
   }
 
   bool finite_values(Index count) const {
@@ -9771,51 +9867,34 @@ class bfloat16_operands {
 
   void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     round_weights(hull, shape::rows, weights, weights_);
-    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
+                                     nullptr, sums);
   }
 
   /// The same over the keys that each row sees, for values that are not all numbers. A row all of whose
   /// values are numbers gets the bits of add_values.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
     round_weights(softmax.hull(), shape::rows, weights, weights_);
-    for (Index c = 0; c < value_dim_; c += shape::width)
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width)
       for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
         for (Index place = 0; r < rows && place < shape::width; ++place)
-          sums[place] =
-              multiply_add(softmax.shrink()[r], sums[place], visible_sum(softmax, r, panel(c) + 2 * place));
+          sums[place] = multiply_add(softmax.shrink()[r], sums[place],
+                                     visible_sum(softmax, r, values_.panel(c) + 2 * place));
   }
 
-  static const float* in_order(const float* sums, float* room) {
-    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel(c)];
-    return room;
-  }
+  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
 
  private:
+  static T* memory(const call_type& call, Index strips) {
+    struct prefill_pairs {};
+    const Index pairs = (call.k.head_dim + 1) / 2;
+    return workspace<prefill_pairs, T>(2 * pairs * (strips * shape::rows + shape::tile) +
+                                       shape::rows * shape::tile + values_type::size(call.v.head_dim));
+  }
   T* query(Index row) const {
     return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
   }
-  const T* panel(Index channel) const { return values_ + channel * shape::tile; }
-
-  /// Values [n, n + here) of the tile, two at a time; half a pair where a run of tokens ends.
-  void pack_values(Index n, Index here, const row_block<T>& rows) {
-    constexpr Index stride = shape::tile * shape::width;
-    for (Index j = 0; j < here;) {
-      const T* row = rows.rows + j * rows.stride;
-      T* to = values_ + (n + j) / 2 * 2 * shape::width;
-      if ((n + j) % 2 == 0 && j + 1 < here) {
-        pack_rows_of_pairs(row, row + rows.stride, value_dim_, to, stride);
-        j += 2;
-      } else {
-        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
-          for (Index c = 0; c < value_dim_; c += shape::width)
-            std::fill_n(to + c * shape::tile, 2 * shape::width, T(0.0f));
-        pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
-        ++j;
-      }
-    }
-  }
-
   /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
@@ -9830,12 +9909,12 @@ class bfloat16_operands {
 
   const call_type& call_;
   query_block block_;
-  Index pairs_, value_dim_, begin_ = 0, count_ = 0;
-  float factor_ = 0;
+  Index pairs_, begin_ = 0, count_ = 0;
+  float factors_[std::size_t(shape::rows)] = {};
   T* queries_;  // [strips, pairs, rows] of pairs
   T* keys_;     // [tile / width, pairs, width] of pairs
-  T* values_;   // [value_panels, tile / 2, width] of pairs
   T* weights_;  // [rows, tile]
+  values_type values_;
   row_buffers<T> buffers_;
 };
 
@@ -10252,6 +10331,7 @@ struct integer_products {
   using sum = std::int32_t;
   using sums = std::int32_t;
   using pairs = integer_pair;
+  using reals = float;
   static constexpr Index lanes = 1;
 
   static sums zero() { return 0; }
@@ -10270,6 +10350,8 @@ struct integer_products {
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return {{first.even, second.even}, {first.odd, second.odd}};
   }
+  static constexpr Index place_of_channel(Index c) { return c; }
+  static reals as_floats(sums of) { return static_cast<float>(of); }
   static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
   static void store_sums(std::int32_t* to, sums first, sums second) {
     to[0] = first;
@@ -10287,6 +10369,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   using bits = bits_packet<P>;
   using sums = P;      // integers, kept as floats of their bits: GCC leaves arrays of those in registers
   using pairs = bits;  // the even one in the lower half of a lane
+  using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
@@ -10360,9 +10443,12 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     return {vreinterpretq_s32_s16(vzip1q_s16(x, y)), vreinterpretq_s32_s16(vzip2q_s16(x, y))};
 #endif
   }
+  /// Where channel c of 2 * lanes is in the registers of of_tokens, laid end to end. Unpacking stays within
+  /// 128 bits: of every eight channels, the first four are in one register and the others in the other.
+  static constexpr Index place_of_channel(Index c) { return c % 8 / 4 * lanes + c / 8 * 4 + c % 4; }
+  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
 
-  /// Sums of 2 * lanes channels, in memory in the order of channels. Unpacking stays within 128 bits: of
-  /// every eight channels, the first four are in one register and the others in the other.
+  /// Sums of 2 * lanes channels, in memory in the order of channels.
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const std::int32_t* from) {
     const bits a = load_bits<bits>(from), b = load_bits<bits>(from + lanes);
 #if defined(EIGEN_VECTORIZE_AVX512)

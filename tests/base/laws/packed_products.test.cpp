@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The matrix products of attention on packed operands, against plain loops. All numbers are small integers: every sum is
 // exact in any order, and what is compared is compared exactly.
-#include <rope/base/simd/bfloat16_panels.hpp>
+#include <rope/attention/detail/rounded_weights.hpp>
+#include <rope/base/simd/bfloat16_pairs.hpp>
+#include <rope/base/simd/integer_pairs.hpp>
+#include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 
 #include <algorithm>
@@ -120,99 +123,117 @@ using b16 = Eigen::bfloat16;
 using shape = panel_shape<float>;
 
 /// The product of pair i of a with pair j of b.
-float product_of_pairs(const std::vector<b16>& a, Index i, const std::vector<b16>& b, Index j) {
-  return at(a, 2 * i) * at(b, 2 * j) + at(a, 2 * i + 1) * at(b, 2 * j + 1);
+template <class X>
+float product_of_pairs(const std::vector<X>& a, Index i, const std::vector<X>& b, Index j) {
+  return static_cast<float>(at(a, 2 * i) * at(b, 2 * j) + at(a, 2 * i + 1) * at(b, 2 * j + 1));
 }
 
+template <class Products>
 void check_scores_of_pairs(testing::random& random, Index count) {
+  using number = typename Products::number;
   CAPTURE(count);
-  const auto queries = drawn<b16>(random, 2 * count * shape::rows),
-             keys = drawn<b16>(random, 2 * count * shape::width);
-  auto scores = blank<float>(shape::rows * shape::tile);
-  score_panel_of_pairs(queries.data(), keys.data(), count, 3.0f, scores.data());
-  for (Index r = 0; r < shape::rows; ++r)
-    for (Index n = 0; n < shape::tile; ++n) {
-      float sum = 0;
-      for (Index d = 0; n < shape::width && d < count; ++d)
-        sum += product_of_pairs(queries, d * shape::rows + r, keys, d * shape::width + n);
-      REQUIRE(at(scores, r * shape::tile + n) ==
-              (n < shape::width ? 3 * sum : static_cast<float>(untouched)));
-    }
+  const auto queries = drawn<number>(random, 2 * count * shape::rows),
+             keys = drawn<number>(random, 2 * count * shape::width);
+  const auto factors = drawn<float>(random, shape::rows), scales = drawn<float>(random, shape::width);
+  for (const float* scale : {static_cast<const float*>(nullptr), scales.data()}) {
+    auto scores = blank<float>(shape::rows * shape::tile);
+    score_panel_of_pairs<Products>(queries.data(), keys.data(), count, factors.data(), scale, scores.data());
+    for (Index r = 0; r < shape::rows; ++r)
+      for (Index n = 0; n < shape::tile; ++n) {
+        float sum = 0;
+        for (Index d = 0; n < shape::width && d < count; ++d)
+          sum += product_of_pairs(queries, d * shape::rows + r, keys, d * shape::width + n);
+        REQUIRE(at(scores, r * shape::tile + n) ==
+                (n < shape::width ? at(factors, r) * sum * (scale == nullptr ? 1.0f : at(scales, n))
+                                  : static_cast<float>(untouched)));
+      }
+  }
 }
 
+template <class Products>
 void check_values_of_pairs(testing::random& random, Index first, Index last) {
+  using number = typename Products::number;
   CAPTURE(first, last);
-  const auto weights = drawn<b16>(random, shape::rows * shape::tile),
-             values = drawn<b16>(random, shape::tile * shape::width);
-  const auto shrink = drawn<float>(random, shape::rows),
+  const auto weights = drawn<number>(random, shape::rows * shape::tile),
+             values = drawn<number>(random, shape::tile * shape::width);
+  const auto shrink = drawn<float>(random, shape::rows), factors = drawn<float>(random, shape::rows),
              before = drawn<float>(random, shape::rows * shape::width);
-  auto sums = before;
-  value_panel_of_pairs(weights.data(), values.data(), first, last, shrink.data(), sums.data());
-  for (Index r = 0; r < shape::rows; ++r)
-    for (Index c = 0; c < shape::width; ++c) {
-      float sum = at(shrink, r) * at(before, r * shape::width + c);
-      for (Index j = first; j < last; ++j)
-        sum += product_of_pairs(weights, r * shape::tile / 2 + j, values, j * shape::width + c);
-      REQUIRE(at(sums, r * shape::width + c) == sum);
-    }
+  for (const float* factor : {static_cast<const float*>(nullptr), factors.data()}) {
+    auto sums = before;
+    value_panel_of_pairs<Products>(weights.data(), values.data(), first, last, shrink.data(), factor,
+                                   sums.data());
+    for (Index r = 0; r < shape::rows; ++r)
+      for (Index c = 0; c < shape::width; ++c) {
+        float sum = 0;
+        for (Index j = first; j < last; ++j)
+          sum += product_of_pairs(weights, r * shape::tile / 2 + j, values, j * shape::width + c);
+        REQUIRE(at(sums, r * shape::width + c) ==
+                at(shrink, r) * at(before, r * shape::width + c) +
+                    (factor == nullptr ? 1.0f : at(factors, r)) * sum);
+      }
+  }
 }
 
+template <class Products>
 void check_packing_of_pairs(testing::random& random, Index count, Index depth) {
+  using number = typename Products::number;
   CAPTURE(count, depth);
   const Index row_stride = depth + 3, pairs = (depth + 1) / 2;
-  const auto rows = drawn<b16>(random, count * row_stride);
+  const auto rows = drawn<typename Products::stored>(random, count * row_stride);
   for (const Index padded : {count, (std::min)(count + 1, Index{shape::width}), Index{shape::width}}) {
     CAPTURE(padded);
-    auto packed = blank<b16>(2 * pairs * shape::width);
-    pack_pairs_transposed(rows.data(), row_stride, count, padded, depth, packed.data());
+    auto packed = blank<number>(2 * pairs * shape::width);
+    pack_pairs_transposed<Products>(rows.data(), row_stride, count, padded, depth, packed.data());
     for (Index c = 0; c < 2 * pairs; ++c)
       for (Index n = 0; n < shape::width; ++n) {
         const bool inside = n < count && c < depth;
         REQUIRE(at(packed, 2 * (c / 2 * shape::width + n) + c % 2) == (inside ? at(rows, n * row_stride + c)
-                                                                       : n < padded
-                                                                           ? 0.0f
-                                                                           : static_cast<float>(untouched)));
+                                                                       : n < padded ? 0
+                                                                                    : untouched));
       }
   }
 
   const Index stride = 6;
-  auto strided = blank<b16>(pairs * stride);
-  pack_strided_pairs(rows.data(), depth, strided.data(), stride);
+  const auto row = drawn<number>(random, depth);
+  auto strided = blank<number>(pairs * stride);
+  pack_strided_pairs(row.data(), depth, strided.data(), stride);
   for (Index i = 0; i < pairs * stride; ++i) {
     const Index c = i / stride * 2 + i % stride;
-    REQUIRE(at(strided, i) == (i % stride > 1 ? static_cast<float>(untouched)
-                               : c < depth    ? at(rows, c)
-                                              : 0.0f));
+    REQUIRE(at(strided, i) == (i % stride > 1 ? untouched : c < depth ? at(row, c) : 0));
   }
 }
 
+template <class Products>
 void check_rows_of_pairs(testing::random& random, Index depth) {
   CAPTURE(depth);
-  const auto even = drawn<b16>(random, depth), odd = drawn<b16>(random, depth);
+  const auto even = drawn<typename Products::stored>(random, depth),
+             odd = drawn<typename Products::stored>(random, depth);
   const Index panels = shape::padded(depth) / shape::width, panel_stride = 2 * shape::width + 4;
-  auto together = blank<b16>(panels * panel_stride), alone = together;
-  pack_rows_of_pairs(even.data(), odd.data(), depth, together.data(), panel_stride);
-  pack_row_of_pairs(odd.data(), 1, depth, alone.data(), panel_stride);
+  auto together = blank<typename Products::number>(panels * panel_stride), alone = together;
+  pack_rows_of_pairs<Products>(even.data(), odd.data(), depth, together.data(), panel_stride);
+  pack_row_of_pairs<Products>(odd.data(), 1, depth, alone.data(), panel_stride);
   for (Index p = 0; p < panels; ++p) {
-    for (Index i = 0; i < shape::width; ++i)
-      REQUIRE(at(alone, p * panel_stride + 2 * i) == static_cast<float>(untouched));
+    for (Index i = 0; i < shape::width; ++i) REQUIRE(at(alone, p * panel_stride + 2 * i) == untouched);
     for (Index i = 2 * shape::width; i < panel_stride; ++i) {
-      REQUIRE(at(alone, p * panel_stride + i) == static_cast<float>(untouched));
-      REQUIRE(at(together, p * panel_stride + i) == static_cast<float>(untouched));
+      REQUIRE(at(alone, p * panel_stride + i) == untouched);
+      REQUIRE(at(together, p * panel_stride + i) == untouched);
     }
   }
-  pack_row_of_pairs(even.data(), 0, depth, alone.data(), panel_stride);
-  for (Index p = 0; p < panels; ++p)
-    for (Index i = 0; i < shape::width; ++i) {
-      // The even channels, then the odd ones.
-      const Index place = i % 2 == 0 ? i / 2 : shape::width / 2 + i / 2, c = p * shape::width + i;
-      CHECK(place_of_channel(i) == place);
-      const Index to = p * panel_stride + 2 * place;
-      REQUIRE(at(together, to) == (c < depth ? at(even, c) : 0.0f));
-      REQUIRE(at(together, to + 1) == (c < depth ? at(odd, c) : 0.0f));
+  pack_row_of_pairs<Products>(even.data(), 0, depth, alone.data(), panel_stride);
+  std::vector<bool> taken(static_cast<std::size_t>(shape::width), false);
+  for (Index i = 0; i < shape::width; ++i) {
+    const Index place = place_of_channel<Products>(i);
+    REQUIRE((0 <= place && place < shape::width));
+    taken[std::size_t(place)] = true;
+    for (Index p = 0; p < panels; ++p) {
+      const Index c = p * shape::width + i, to = p * panel_stride + 2 * place;
+      REQUIRE(at(together, to) == (c < depth ? at(even, c) : 0));
+      REQUIRE(at(together, to + 1) == (c < depth ? at(odd, c) : 0));
       REQUIRE(at(alone, to) == at(together, to));
       REQUIRE(at(alone, to + 1) == at(together, to + 1));
     }
+  }
+  CHECK(std::count(taken.begin(), taken.end(), true) == shape::width);
 }
 
 /// The channels of pairs that a register holds.
@@ -259,23 +280,27 @@ TEST_CASE("rows are packed as they stand, with zeros behind them", "[base]") {
     }
 }
 
-TEST_CASE("packed products of pairs of bfloat16 are those of plain loops", "[base]") {
+using integers = integer_products<integer_floats>;
+
+TEMPLATE_TEST_CASE("packed products of pairs are those of plain loops", "[base]", bfloat16_products,
+                   integers, integer_products<float>) {
   const std::uint64_t seed = 1733;
   CAPTURE(seed);
   testing::random random(seed);
-  for (const Index count : {0, 1, 2, 7, 33}) check_scores_of_pairs(random, count);
+  for (const Index count : {0, 1, 2, 7, 33}) check_scores_of_pairs<TestType>(random, count);
   for (const Index first : {0, 1, 17})
-    for (const Index count : {0, 1, 2, 30, 47}) check_values_of_pairs(random, first, first + count);
+    for (const Index count : {0, 1, 2, 30, 47}) check_values_of_pairs<TestType>(random, first, first + count);
 }
 
-TEST_CASE("pairs of bfloat16 are packed as they stand, with zeros behind them", "[base]") {
+TEMPLATE_TEST_CASE("pairs are packed as they stand, with zeros behind them", "[base]", bfloat16_products,
+                   integers, integer_products<float>) {
   const std::uint64_t seed = 1741;
   CAPTURE(seed);
   testing::random random(seed);
   for (Index count = 1; count <= shape::width; ++count)
     for (const Index depth : {1, 2, 3, 4, 7, 8, 9, 15, 16, 31, 32, 33, 64, 65, 70})
-      check_packing_of_pairs(random, count, depth);
-  for (Index depth = 1; depth <= 4 * shape::width + 1; ++depth) check_rows_of_pairs(random, depth);
+      check_packing_of_pairs<TestType>(random, count, depth);
+  for (Index depth = 1; depth <= 4 * shape::width + 1; ++depth) check_rows_of_pairs<TestType>(random, depth);
 }
 
 TEST_CASE("pairs in registers are the neighbours in memory", "[base]") {

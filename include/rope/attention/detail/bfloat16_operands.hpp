@@ -2,15 +2,18 @@
 #ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 
-#include <algorithm>  // std::fill_n, std::min, std::max
+#include <algorithm>  // std::fill, std::fill_n, std::min, std::max
+#include <cstddef>
 
 #include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/paired_values.hpp>
 #include <rope/attention/detail/prefill_operands.hpp>
 #include <rope/attention/detail/rounded_weights.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
-#include <rope/base/simd/bfloat16_panels.hpp>
-#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/bfloat16_pairs.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -28,25 +31,26 @@ class bfloat16_operands {
   using T = Eigen::bfloat16;
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Turn, T>;
+  using products = bfloat16_products;
+  using values_type = paired_values<products>;
 
  public:
   bfloat16_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2), value_dim_(call.v.head_dim) {
-    struct prefill_pairs {};
+      : call_(call),
+        block_(block),
+        pairs_((call.k.head_dim + 1) / 2),
+        queries_(memory(call, strips)),
+        keys_(queries_ + 2 * strips * shape::rows * pairs_),
+        weights_(keys_ + 2 * shape::tile * pairs_),
+        values_(weights_ + shape::rows * shape::tile, call.v.head_dim) {
     struct prefill_turned {};
-    const Index padded_values = shape::padded(value_dim_);
-    queries_ = workspace<prefill_pairs, T>(2 * strips * shape::rows * pairs_ +
-                                           shape::tile * (2 * pairs_ + padded_values + shape::rows));
-    keys_ = queries_ + 2 * strips * shape::rows * pairs_;
-    values_ = keys_ + 2 * shape::tile * pairs_;
-    weights_ = values_ + shape::tile * padded_values;
     buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
-                                             (std::max)(call.k.head_dim, value_dim_)),
+                                             (std::max)(call.k.head_dim, call.v.head_dim)),
                 nullptr};
   }
 
   void pack_queries(Index t, double factor) {
-    factor_ = static_cast<float>(factor);
+    std::fill(factors_, factors_ + shape::rows, static_cast<float>(factor));
     const row_block<T> rows =
         query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
     for (Index g = 0; g < block_.heads; ++g)
@@ -62,9 +66,9 @@ class bfloat16_operands {
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
       const auto keys = read_keys<T>(call_, block_.b, block_.kv, begin + n, here, buffers_);
-      pack_pairs_transposed(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
-                            keys_ + 2 * ((n - column) * pairs_ + column));
-      pack_values(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
+      pack_pairs_transposed<products>(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
+                                      keys_ + 2 * ((n - column) * pairs_ + column));
+      values_.pack(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
     }
     begin_ = begin;
     count_ = count;
@@ -72,8 +76,8 @@ class bfloat16_operands {
 
   void score(Index s, const tile_range& hull, float* scores) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_, factor_,
-                           scores + n);
+      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
+                                     factors_, nullptr, scores + n);
   }
 
   bool finite_values(Index count) const {
@@ -87,51 +91,34 @@ class bfloat16_operands {
 
   void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     round_weights(hull, shape::rows, weights, weights_);
-    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, sums);
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
+                                     nullptr, sums);
   }
 
   /// The same over the keys that each row sees, for values that are not all numbers. A row all of whose
   /// values are numbers gets the bits of add_values.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
     round_weights(softmax.hull(), shape::rows, weights, weights_);
-    for (Index c = 0; c < value_dim_; c += shape::width)
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width)
       for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
         for (Index place = 0; r < rows && place < shape::width; ++place)
-          sums[place] =
-              multiply_add(softmax.shrink()[r], sums[place], visible_sum(softmax, r, panel(c) + 2 * place));
+          sums[place] = multiply_add(softmax.shrink()[r], sums[place],
+                                     visible_sum(softmax, r, values_.panel(c) + 2 * place));
   }
 
-  static const float* in_order(const float* sums, float* room) {
-    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel(c)];
-    return room;
-  }
+  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
 
  private:
+  static T* memory(const call_type& call, Index strips) {
+    struct prefill_pairs {};
+    const Index pairs = (call.k.head_dim + 1) / 2;
+    return workspace<prefill_pairs, T>(2 * pairs * (strips * shape::rows + shape::tile) +
+                                       shape::rows * shape::tile + values_type::size(call.v.head_dim));
+  }
   T* query(Index row) const {
     return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
   }
-  const T* panel(Index channel) const { return values_ + channel * shape::tile; }
-
-  /// Values [n, n + here) of the tile, two at a time; half a pair where a run of tokens ends.
-  void pack_values(Index n, Index here, const row_block<T>& rows) {
-    constexpr Index stride = shape::tile * shape::width;
-    for (Index j = 0; j < here;) {
-      const T* row = rows.rows + j * rows.stride;
-      T* to = values_ + (n + j) / 2 * 2 * shape::width;
-      if ((n + j) % 2 == 0 && j + 1 < here) {
-        pack_rows_of_pairs(row, row + rows.stride, value_dim_, to, stride);
-        j += 2;
-      } else {
-        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
-          for (Index c = 0; c < value_dim_; c += shape::width)
-            std::fill_n(to + c * shape::tile, 2 * shape::width, T(0.0f));
-        pack_row_of_pairs(row, (n + j) % 2, value_dim_, to, stride);
-        ++j;
-      }
-    }
-  }
-
   /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
@@ -146,12 +133,12 @@ class bfloat16_operands {
 
   const call_type& call_;
   query_block block_;
-  Index pairs_, value_dim_, begin_ = 0, count_ = 0;
-  float factor_ = 0;
+  Index pairs_, begin_ = 0, count_ = 0;
+  float factors_[std::size_t(shape::rows)] = {};
   T* queries_;  // [strips, pairs, rows] of pairs
   T* keys_;     // [tile / width, pairs, width] of pairs
-  T* values_;   // [value_panels, tile / 2, width] of pairs
   T* weights_;  // [rows, tile]
+  values_type values_;
   row_buffers<T> buffers_;
 };
 

@@ -3,7 +3,10 @@
 #define ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
 
 #include <rope/attention/detail/hidden_keys.hpp>
-#include <rope/base/simd/bfloat16_panels.hpp>
+#include <rope/base/simd/bfloat16_pairs.hpp>
+#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
@@ -12,6 +15,16 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
+inline void round_panel(const float* weights, Eigen::bfloat16* to) {
+  if constexpr (lanes < pair_sums >> 1) {
+    const auto both = load_even_odd<pair_sums>(weights);
+    store_even_odd(to, both.even, both.odd);
+  } else {
+    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
+  }
+}
 
 /// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
 /// neighbour that is not in the hull has a weight of zero.

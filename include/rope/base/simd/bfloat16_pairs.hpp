@@ -135,6 +135,7 @@ struct bfloat16_products {
   using sum = float;
   using sums = pair_sums;
   using pairs = pair_lanes<sums>;
+  using reals = pair_sums;
   static constexpr Index lanes = detail::lanes<sums>;
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
@@ -149,6 +150,8 @@ struct bfloat16_products {
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return pairs_of_tokens<sums>(first, second);
   }
+  static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
+  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
   static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
     store_alternating(to, even, odd);

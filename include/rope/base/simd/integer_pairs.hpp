@@ -46,6 +46,7 @@ struct integer_products {
   using sum = std::int32_t;
   using sums = std::int32_t;
   using pairs = integer_pair;
+  using reals = float;
   static constexpr Index lanes = 1;
 
   static sums zero() { return 0; }
@@ -64,6 +65,8 @@ struct integer_products {
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return {{first.even, second.even}, {first.odd, second.odd}};
   }
+  static constexpr Index place_of_channel(Index c) { return c; }
+  static reals as_floats(sums of) { return static_cast<float>(of); }
   static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
   static void store_sums(std::int32_t* to, sums first, sums second) {
     to[0] = first;
@@ -81,6 +84,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   using bits = bits_packet<P>;
   using sums = P;      // integers, kept as floats of their bits: GCC leaves arrays of those in registers
   using pairs = bits;  // the even one in the lower half of a lane
+  using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
@@ -154,9 +158,12 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     return {vreinterpretq_s32_s16(vzip1q_s16(x, y)), vreinterpretq_s32_s16(vzip2q_s16(x, y))};
 #endif
   }
+  /// Where channel c of 2 * lanes is in the registers of of_tokens, laid end to end. Unpacking stays within
+  /// 128 bits: of every eight channels, the first four are in one register and the others in the other.
+  static constexpr Index place_of_channel(Index c) { return c % 8 / 4 * lanes + c / 8 * 4 + c % 4; }
+  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
 
-  /// Sums of 2 * lanes channels, in memory in the order of channels. Unpacking stays within 128 bits: of
-  /// every eight channels, the first four are in one register and the others in the other.
+  /// Sums of 2 * lanes channels, in memory in the order of channels.
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const std::int32_t* from) {
     const bits a = load_bits<bits>(from), b = load_bits<bits>(from + lanes);
 #if defined(EIGEN_VECTORIZE_AVX512)

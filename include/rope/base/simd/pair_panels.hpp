@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PAIR_PANELS_HPP
+#define ROPE_BASE_SIMD_PAIR_PANELS_HPP
+
+#include <algorithm>  // std::copy_n, std::min
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/base/simd/quiet.hpp>
+#include <rope/config.hpp>
+
+/// The matrix products of attention on packed operands, as in simd/panels.hpp, for numbers whose products are
+/// formed in pairs. What is multiplied and added along one axis is packed as pairs of neighbours of that
+/// axis.
+///
+/// `Products` is bfloat16_products or integer_products. Its `number` is what is packed, its `stored` what
+/// keys and values are in memory, and its `sum` what products are added to.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sums of a strip of queries with one panel, [rows][packets].
+template <class Products>
+struct strip_of_pairs {
+  using shape = panel_shape<float>;
+  using number = typename Products::number;
+  using pairs = typename Products::pairs;
+  static constexpr int rows = shape::rows, packets = int(shape::width / Products::lanes);
+  typename Products::sums sum[std::size_t(rows * packets)];
+
+  EIGEN_ALWAYS_INLINE strip_of_pairs() {
+    for_each([&](auto r, auto n) { sum[r * packets + n] = Products::zero(); });
+  }
+
+  /// Calls body(row constant, packet constant) for each sum, unrolled.
+  template <class Body>
+  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
+    each_unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+  }
+
+  /// sum[r][n] += numbers[r * step] . panel[n], of pairs
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const number* numbers, Index step, const number* panel) {
+    unrolled(numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
+             std::make_index_sequence<std::size_t(packets)>{});
+  }
+
+ private:
+  template <class Body, std::size_t... i>
+  static EIGEN_ALWAYS_INLINE void each_unrolled(const Body& body, std::index_sequence<i...>) {
+    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
+     ...);
+  }
+  template <std::size_t... r, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void unrolled(const number* numbers, Index step, const number* panel,
+                                    std::index_sequence<r...>, std::index_sequence<n...> all) {
+    const pairs columns[] = {Products::load(panel + Index(n) * 2 * Products::lanes)...};
+    (row_unrolled<int(r)>(Products::fill(numbers + Index(r) * step), columns, all), ...);
+  }
+  template <int row, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& number, const pairs* columns,
+                                        std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] =
+          in_register(Products::multiply_add(number, columns[n], sum[row * packets + int(n)]))),
+     ...);
+  }
+};
+
+/// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
+/// channels, for one panel.
+///
+/// \param queries  [pairs, rows] of pairs
+/// \param keys     [pairs, width] of pairs
+/// \param factors  [rows]
+/// \param scales   [width], or null for ones
+template <class Products>
+EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
+                                            const typename Products::number* keys, Index count,
+                                            const float* factors, const float* scales, float* scores) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes;
+  strip_of_pairs<Products> sums;
+  for (Index d = 0; d < count; ++d)
+    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const reals score =
+        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
+    store(scores + r * shape::tile + n * L,
+          scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
+/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
+/// value_panel.
+///
+/// \param weights  [rows, tile / 2] of pairs
+/// \param values   [tile / 2, width] of pairs
+/// \param factors  [rows], or null for ones
+/// \param sums     [rows, width]
+template <class Products>
+EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
+                                            const typename Products::number* values, Index first, Index last,
+                                            const float* shrink, const float* factors,
+                                            float* sums_in_memory) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  strip_of_pairs<Products> sums;
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
+    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
+    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
+                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
+  });
+}
+
+/// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
+/// `padded_count`, and for the channel behind the last one of an odd number.
+template <class Products>
+void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
+                           Index padded_count, Index depth, typename Products::number* packed) {
+  using number = typename Products::number;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if constexpr (L > 1)
+      if (here == L)
+        for (; 2 * (d + L) <= depth; d += L) {
+          reals block[std::size_t(L)];
+          for (Index i = 0; i < L; ++i)
+            block[i] = from_bits<reals>(Products::load(rows + (n + i) * row_stride + 2 * d));
+          transpose(block);
+          for (Index i = 0; i < L; ++i) store_bits(packed + ((d + i) * width + n) * 2, to_bits(block[i]));
+        }
+    for (; 2 * d < depth; ++d)
+      for (Index i = 0; i < columns; ++i) {
+        const auto* pair = rows + (n + i) * row_stride + 2 * d;
+        number* to = packed + (d * width + n + i) * 2;
+        to[0] = i < here ? number(pair[0]) : number{};
+        to[1] = i < here && 2 * d + 1 < depth ? number(pair[1]) : number{};
+      }
+  }
+}
+
+/// Pairs of one row to every `packed_stride`-th place; a zero behind an odd number of channels.
+template <class Number>
+void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
+  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
+  if (depth == 1) {
+    packed[0] = row[0];
+    packed[1] = Number{};
+  }
+}
+
+/// Where channel c of a panel of values is among its `width` places: of as many channels as two registers
+/// hold, first those of the first one that `Products::of_tokens` gives, then those of the second.
+template <class Products>
+Index place_of_channel(Index c) {
+  constexpr Index both = 2 * Products::lanes;
+  return c / both * both + Products::place_of_channel(c % both);
+}
+
+/// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
+/// zeros behind them.
+template <class Products>
+void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
+                        Index depth, typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    if constexpr (L > 1)
+      if (depth - c >= width) {
+        for (Index i = 0; i < width; i += 2 * L) {
+          const auto both = Products::of_tokens(Products::load(even + c + i), Products::load(odd + c + i));
+          store_bits(packed + 2 * i, both.even);
+          store_bits(packed + 2 * (i + L), both.odd);
+        }
+        continue;
+      }
+    for (Index i = 0; i < width; ++i) {
+      number* to = packed + 2 * place_of_channel<Products>(i);
+      to[0] = c + i < depth ? number(even[c + i]) : number{};
+      to[1] = c + i < depth ? number(odd[c + i]) : number{};
+    }
+  }
+}
+
+/// One half of the pairs of a token and its neighbour; the other half stays as it is.
+///
+/// \param half  0 for the even token, 1 for the odd one
+template <class Products>
+void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
+                       typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride)
+    for (Index i = 0; i < width; ++i)
+      packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
