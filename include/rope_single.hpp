@@ -1251,11 +1251,11 @@ enum class product_precision {
   /// count as 0. Gradients and probabilities are computed in full.
   bfloat16,
   /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
-  /// no table turns them: a step takes half to nine tenths of the time with AVX512_VNNI. A channel of a query
-  /// is off by at most 2^-15.9 of the largest of its head (2^-24.9 head_dim from head_dim 513 on), and a
-  /// weight times the scale of its value by at most 2^-15.9 of the largest of 128 keys: far below what
-  /// storing 8 bits rounds. Sums of products are exact. Where queries are many they multiply in full.
-  /// head_dim is at most 65536.
+  /// no table turns them: with AVX512_VNNI a step takes half to nine tenths of the time, and many queries
+  /// take 0.6 to 0.7 of it, on other x86-64 up to 0.8. A channel of a query is off by at most 2^-15.9 of the
+  /// largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times the scale of its value
+  /// by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits rounds. Sums of products
+  /// are exact. head_dim is at most 65536.
   integers,
 };
 
@@ -4538,6 +4538,17 @@ void for_each_run_of_scales(const token_source<C>& x, Index b, Index head, Index
   }
 }
 
+/// to[j] = the scale that the integers of key j are multiplied by, for keys of a tile that begins with token
+/// `begin`.
+template <class A, class C>
+void read_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* to) {
+  for_each_run_of_scales(x, b, head, begin, keys,
+                         [&](Index j, const float* scales, Index stride, Index count) {
+                           for (Index n = 0; n < count; ++n)
+                             to[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
+                         });
+}
+
 /// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
 template <class A, class C>
 void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
@@ -4545,11 +4556,7 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
   using P = packet<A>;
   constexpr Index tile = panel_shape<A>::tile, L = lanes<P>;
   A factors[std::size_t(tile)];
-  for_each_run_of_scales(x, b, head, begin, keys,
-                         [&](Index j, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             factors[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
-                         });
+  read_scales(x, b, head, begin, keys, factors);
   for (Index r = 0; r < row_count; ++r) {
     A* row = rows + r * tile;
     Index j = keys.first;
@@ -10283,11 +10290,51 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
 #ifndef ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
 
-#include <algorithm>  // std::fill_n, std::max, std::min
+#include <algorithm>  // std::fill_n, std::min
 #include <cstdint>
-#include <limits>
 #include <utility>  // std::pair
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROUNDED_INTEGERS_HPP
+#define ROPE_ATTENTION_DETAIL_ROUNDED_INTEGERS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstdint>
+#include <limits>
+
+
+/// Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
+/// values of 8 bits, so that a sum of products stays below 2^31.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rounds the channels of a query and returns their scale.
+inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
+  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
+                  sum = (std::numeric_limits<std::int32_t>::max)();
+  return quantize_channels(
+      channels, head_dim, rounded,
+      static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
+}
+
+/// Rounds a row of weights [tile], of which those of `hull` count, and returns their scale. They are
+/// multiplied in pairs: a neighbour that is not in the hull has a weight of zero.
+inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
+  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
+  static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
+  if (hull.first % 2 == 1) rounded[hull.first - 1] = 0;
+  if (hull.last % 2 == 1) rounded[hull.last] = 0;
+  return quantize_channels(weights + hull.first, hull.last - hull.first, rounded + hull.first,
+                           std::int32_t{largest});
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ROUNDED_INTEGERS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 #define ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
@@ -10575,8 +10622,7 @@ class integer_decode_operands {
                  [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
     for (Index g = heads.first; g < heads.last; ++g) {
       const Index row = row_of(kv, t * group + g - of_.first_row);
-      query_scales_[row] = quantize_channels(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth,
-                                             largest_query());
+      query_scales_[row] = round_query(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth);
     }
   }
   /// Scores of queries that see nothing are 0.
@@ -10607,7 +10653,7 @@ class integer_decode_operands {
                      float* weights) {
     multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
     for (Index r = 0; r < rows.count; ++r)
-      round_weights(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
+      round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
 
   void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* /*weights*/,
@@ -10635,7 +10681,7 @@ class integer_decode_operands {
     for (Index r = 0; r < rows.count; ++r) {
       for (Index j = hull.first; j < hull.last; ++j)
         visible_weights_[j] = softmax.sees(r, j) ? weights[r * shape::tile + j] : 0.0f;
-      round_weights(row_of(kv, rows.first + r), hull, visible_weights_);
+      round_row(row_of(kv, rows.first + r), hull, visible_weights_);
       std::fill_n(visible_sums_, channels, sum{0});
       for (Index j = hull.first, next; j < hull.last; j = next) {
         next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
@@ -10655,6 +10701,10 @@ class integer_decode_operands {
 
   Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
 
+  void round_row(Index row, const tile_range& hull, const float* weights) {
+    weight_scales_[row] = round_weights(hull, weights, weights_ + row * shape::tile);
+  }
+
   /// sums += weights * values of keys at regular strides
   void add_run(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, sum* sums,
                stream_ahead* ahead) const {
@@ -10667,23 +10717,6 @@ class integer_decode_operands {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
                                    r == 0 ? ahead : nullptr);
     });
-  }
-
-  /// With integers of 8 bits up to 128 in magnitude, a score stays below 2^31.
-  std::int32_t largest_query() const {
-    constexpr Index largest = (std::numeric_limits<number>::max)();
-    return static_cast<std::int32_t>((std::min)(
-        largest, Index{(std::numeric_limits<sum>::max)() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
-  }
-
-  /// Integers and scale of a row of weights, of which those of `hull` count: a neighbour outside meets zeros
-  /// in place of a value.
-  void round_weights(Index row, const tile_range& hull, const float* weights) {
-    static_assert(Index{(std::numeric_limits<number>::max)()} * 128 * shape::tile <
-                  Index{(std::numeric_limits<sum>::max)()});
-    number* to = weights_ + row * shape::tile;
-    weight_scales_[row] = quantize_channels(weights + hull.first, hull.last - hull.first, to + hull.first,
-                                            std::int32_t{(std::numeric_limits<number>::max)()});
   }
 
   const call_type& call_;
@@ -10703,6 +10736,147 @@ class integer_decode_operands {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
+
+#include <algorithm>  // std::fill, std::fill_n, std::max, std::min
+#include <cstdint>
+#include <utility>  // std::pair
+
+
+/// What a block of queries multiplies as integers, as in integer_decode_operands.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Turn>
+class integer_operands {
+  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
+  using shape = panel_shape<float>;
+  using call_type = attention_call<float, Turn, std::int8_t>;
+  using products = integer_products<integer_floats>;
+  using number = products::number;
+  using values_type = paired_values<products>;
+
+ public:
+  integer_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call),
+        block_(block),
+        pairs_((call.k.head_dim + 1) / 2),
+        queries_(memory(call, strips)),
+        keys_(queries_ + 2 * strips * shape::rows * pairs_),
+        weights_(keys_ + 2 * shape::tile * pairs_),
+        row_(weights_ + shape::rows * shape::tile),
+        values_(row_ + 2 * pairs_, call.v.head_dim) {
+    struct prefill_scales {};
+    const Index depth = call.q.head_dim, rows = strips * shape::rows;
+    query_scales_ = workspace<prefill_scales, float>(rows + shape::tile + block.heads * depth);
+    key_scales_ = query_scales_ + rows;
+    wide_ = key_scales_ + shape::tile;
+  }
+
+  void pack_queries(Index t, double factor) {
+    const Index depth = call_.q.head_dim;
+    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
+                 static_cast<float>(factor), row_buffers<float>{wide_, nullptr},
+                 [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
+    for (Index g = 0; g < block_.heads; ++g) {
+      const Index row = t * block_.heads + g;
+      query_scales_[row] = round_query(wide_ + g * depth, depth, row_);
+      pack_strided_pairs(row_, depth, query(row), 2 * shape::rows);
+    }
+  }
+  void clear_query(Index row) {
+    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{0});
+    query_scales_[row] = 0;
+  }
+
+  void pack_tile(Index begin, Index count) {
+    begin_ = begin;
+    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
+      pack_pairs_transposed<products>(call_.k.at(block_.b, begin + n, block_.kv), call_.k.token_stride, here,
+                                      shape::width - column, call_.k.head_dim,
+                                      keys_ + 2 * ((n - column) * pairs_ + column));
+      values_.pack(n, here, {call_.v.at(block_.b, begin + n, block_.kv), call_.v.token_stride});
+    }
+    std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
+    read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
+  }
+
+  void score(Index s, const tile_range& hull, float* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
+                                     query_scales_ + s * shape::rows, key_scales_ + n, scores + n);
+  }
+
+  bool finite_values(Index count) const {
+    return has_finite_scales(call_.v, block_.b, block_.kv, begin_, {0, count});
+  }
+  /// A neighbour outside of the hull is an integer, and its weight is 0.
+  static bool exceeds(const tile_range& /*hull*/) { return false; }
+
+  void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
+    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
+    add_scaled(hull, weights, shrink, sums);
+  }
+
+  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
+  /// whose scales are numbers gets the bits of add_values.
+  void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
+    const tile_range& hull = softmax.hull();
+    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
+    for (Index r = 0; r < shape::rows; ++r)
+      for (Index j = hull.first; j < hull.last; ++j)
+        if (r >= rows || !softmax.sees(r, j)) weights[r * shape::tile + j] = 0;
+    add_scaled(hull, weights, softmax.shrink(), sums);
+  }
+
+  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
+
+ private:
+  static number* memory(const call_type& call, Index strips) {
+    struct prefill_integers {};
+    const Index pairs = (call.k.head_dim + 1) / 2;
+    return workspace<prefill_integers, number>(2 * pairs * (strips * shape::rows + shape::tile + 1) +
+                                               shape::rows * shape::tile +
+                                               values_type::size(call.v.head_dim));
+  }
+  number* query(Index row) const {
+    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
+  }
+
+  /// sums = shrink * sums + weights * values of the hull, of weights that are multiplied by scales
+  void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
+    float scales[std::size_t(shape::rows)];
+    for (Index r = 0; r < shape::rows; ++r)
+      scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
+                                     scales, sums);
+  }
+
+  const call_type& call_;
+  query_block block_;
+  Index pairs_, begin_ = 0;
+  number* queries_;  // [strips, pairs, rows] of pairs
+  number* keys_;     // [tile / width, pairs, width] of pairs
+  number* weights_;  // [rows, tile]
+  number* row_;      // [head_dim]
+  values_type values_;
+  float* query_scales_;  // [strips, rows]
+  float* key_scales_;    // [tile]
+  float* wide_;          // [heads, head_dim]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
@@ -10753,7 +10927,7 @@ struct prefill_state {
   }
 };
 
-/// \tparam Operands  prefill_operands, or bfloat16_operands
+/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
 template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
 class prefill_block {
   using A = arithmetic<T>;
@@ -10902,6 +11076,9 @@ void attend_block(const attention_call<T, Turn, C>& call, const query_block& blo
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
       return prefill_block<T, Turn, C, bfloat16_operands<Turn>>(call, block).run();
+  if constexpr (is_quantized<C> && !Turn::rotates)
+    if (call.rules.options().products == product_precision::integers)
+      return prefill_block<T, Turn, C, integer_operands<Turn>>(call, block).run();
   prefill_block<T, Turn, C>(call, block).run();
 }
 
@@ -13099,10 +13276,10 @@ constexpr void check_quantized_types() {
 /// Throws:    as attention to other keys and values, and std::invalid_argument if scales are not of the shape
 ///            of their integers; out is then unchanged
 /// Accuracy:  that of attention to the dequantized keys and values, which it equals bit for bit where queries
-///            are many. The rounding of `quantize` comes on top; to within 2^-14 of what is said here, a
-///            score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor within
-///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2, each maximum
-///            being over what the query sees; a softcap makes no error larger
+///            are many and products are full. The rounding of `quantize` comes on top; to within 2^-14 of
+///            what is said here, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight
+///            by a factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| +
+///            max_j t_j / 2, each maximum being over what the query sees; a softcap makes no error larger
 ///            (tests/attention/quantized_attention.test.cpp)
 /// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale, and
 ///            product_precision::integers multiplies what is stored as it is. The same bits for any number of

@@ -132,14 +132,6 @@ inline void add_integer_weights(const features::setting& s, const integer_operan
       }
 }
 
-/// Whether a call has products of integers: it asks for them, and its queries are so few that they read keys
-/// from where they are.
-inline bool are_of_integers(const features::setting& s) {
-  return s.options.products == rope::product_precision::integers &&
-         s.e.queries * (s.e.heads / s.e.kv_heads) <=
-             rope::detail::most_decode_rows<float, std::int8_t>(s.options);
-}
-
 }  // namespace narrow_products
 
 #endif  // ROPE_TESTS_NARROW_PRODUCTS_HPP

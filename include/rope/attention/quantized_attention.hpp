@@ -72,10 +72,10 @@ constexpr void check_quantized_types() {
 /// Throws:    as attention to other keys and values, and std::invalid_argument if scales are not of the shape
 ///            of their integers; out is then unchanged
 /// Accuracy:  that of attention to the dequantized keys and values, which it equals bit for bit where queries
-///            are many. The rounding of `quantize` comes on top; to within 2^-14 of what is said here, a
-///            score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor within
-///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2, each maximum
-///            being over what the query sees; a softcap makes no error larger
+///            are many and products are full. The rounding of `quantize` comes on top; to within 2^-14 of
+///            what is said here, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight
+///            by a factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| +
+///            max_j t_j / 2, each maximum being over what the query sees; a softcap makes no error larger
 ///            (tests/attention/quantized_attention.test.cpp)
 /// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale, and
 ///            product_precision::integers multiplies what is stored as it is. The same bits for any number of

@@ -164,7 +164,7 @@ struct storage {
 
   static errors of_integers(const features::setting& s, std::mt19937& generator) {
     const narrow_products::integer_operands x(generator, s.e);
-    const bool narrow = narrow_products::are_of_integers(s);
+    const bool narrow = s.options.products == rope::product_precision::integers;
     features::result exact =
         features::definition(s, narrow ? x.numbers() : operands{x.q, x.k.numbers(), x.v.numbers()});
     if (narrow) narrow_products::add_integer_weights(s, x, exact);

@@ -10,6 +10,7 @@
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/integer_decode_operands.hpp>
+#include <rope/attention/detail/integer_operands.hpp>
 #include <rope/attention/detail/prefill_kernel.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/options.hpp>
@@ -35,6 +36,9 @@ void attend_block(const attention_call<T, Turn, C>& call, const query_block& blo
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
       return prefill_block<T, Turn, C, bfloat16_operands<Turn>>(call, block).run();
+  if constexpr (is_quantized<C> && !Turn::rotates)
+    if (call.rules.options().products == product_precision::integers)
+      return prefill_block<T, Turn, C, integer_operands<Turn>>(call, block).run();
   prefill_block<T, Turn, C>(call, block).run();
 }
 

@@ -2,22 +2,21 @@
 #ifndef ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
 
-#include <algorithm>  // std::fill_n, std::max, std::min
+#include <algorithm>  // std::fill_n, std::min
 #include <cstdint>
-#include <limits>
 #include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
 #include <rope/attention/detail/decode_turns.hpp>
 #include <rope/attention/detail/pair_streams.hpp>
+#include <rope/attention/detail/rounded_integers.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_scales.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
-#include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
@@ -67,8 +66,7 @@ class integer_decode_operands {
                  [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
     for (Index g = heads.first; g < heads.last; ++g) {
       const Index row = row_of(kv, t * group + g - of_.first_row);
-      query_scales_[row] = quantize_channels(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth,
-                                             largest_query());
+      query_scales_[row] = round_query(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth);
     }
   }
   /// Scores of queries that see nothing are 0.
@@ -99,7 +97,7 @@ class integer_decode_operands {
                      float* weights) {
     multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
     for (Index r = 0; r < rows.count; ++r)
-      round_weights(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
+      round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
 
   void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* /*weights*/,
@@ -127,7 +125,7 @@ class integer_decode_operands {
     for (Index r = 0; r < rows.count; ++r) {
       for (Index j = hull.first; j < hull.last; ++j)
         visible_weights_[j] = softmax.sees(r, j) ? weights[r * shape::tile + j] : 0.0f;
-      round_weights(row_of(kv, rows.first + r), hull, visible_weights_);
+      round_row(row_of(kv, rows.first + r), hull, visible_weights_);
       std::fill_n(visible_sums_, channels, sum{0});
       for (Index j = hull.first, next; j < hull.last; j = next) {
         next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
@@ -147,6 +145,10 @@ class integer_decode_operands {
 
   Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
 
+  void round_row(Index row, const tile_range& hull, const float* weights) {
+    weight_scales_[row] = round_weights(hull, weights, weights_ + row * shape::tile);
+  }
+
   /// sums += weights * values of keys at regular strides
   void add_run(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, sum* sums,
                stream_ahead* ahead) const {
@@ -159,23 +161,6 @@ class integer_decode_operands {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
                                    r == 0 ? ahead : nullptr);
     });
-  }
-
-  /// With integers of 8 bits up to 128 in magnitude, a score stays below 2^31.
-  std::int32_t largest_query() const {
-    constexpr Index largest = (std::numeric_limits<number>::max)();
-    return static_cast<std::int32_t>((std::min)(
-        largest, Index{(std::numeric_limits<sum>::max)() / 128} / (std::max)(Index{1}, call_.q.head_dim)));
-  }
-
-  /// Integers and scale of a row of weights, of which those of `hull` count: a neighbour outside meets zeros
-  /// in place of a value.
-  void round_weights(Index row, const tile_range& hull, const float* weights) {
-    static_assert(Index{(std::numeric_limits<number>::max)()} * 128 * shape::tile <
-                  Index{(std::numeric_limits<sum>::max)()});
-    number* to = weights_ + row * shape::tile;
-    weight_scales_[row] = quantize_channels(weights + hull.first, hull.last - hull.first, to + hull.first,
-                                            std::int32_t{(std::numeric_limits<number>::max)()});
   }
 
   const call_type& call_;

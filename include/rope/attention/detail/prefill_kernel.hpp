@@ -61,7 +61,7 @@ struct prefill_state {
   }
 };
 
-/// \tparam Operands  prefill_operands, or bfloat16_operands
+/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
 template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
 class prefill_block {
   using A = arithmetic<T>;

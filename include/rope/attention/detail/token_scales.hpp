@@ -35,6 +35,17 @@ void for_each_run_of_scales(const token_source<C>& x, Index b, Index head, Index
   }
 }
 
+/// to[j] = the scale that the integers of key j are multiplied by, for keys of a tile that begins with token
+/// `begin`.
+template <class A, class C>
+void read_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* to) {
+  for_each_run_of_scales(x, b, head, begin, keys,
+                         [&](Index j, const float* scales, Index stride, Index count) {
+                           for (Index n = 0; n < count; ++n)
+                             to[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
+                         });
+}
+
 /// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
 template <class A, class C>
 void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
@@ -42,11 +53,7 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
   using P = packet<A>;
   constexpr Index tile = panel_shape<A>::tile, L = lanes<P>;
   A factors[std::size_t(tile)];
-  for_each_run_of_scales(x, b, head, begin, keys,
-                         [&](Index j, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             factors[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
-                         });
+  read_scales(x, b, head, begin, keys, factors);
   for (Index r = 0; r < row_count; ++r) {
     A* row = rows + r * tile;
     Index j = keys.first;
