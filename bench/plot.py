@@ -283,6 +283,8 @@ def long_table(cases, context):
                 ("decoding, 4096 keys in pages of 16", "the same keys in one piece", "pages/1x4096x32+8x128"),
                 ("decoding, 16384 keys in pages of 16", "the same keys in one piece", "pages/1x16384x32+8x128"),
                 ("decoding, 16384 keys of int8", "the same keys of bfloat16", "int8_beside_bfloat16/1x16384x32+8x128"),
+                ("256 tokens after 3840 of int8, products of integers", "the same, products in float",
+                 "int8_products_beside_int8/256x4096x32+8x128"),
                 ("latents (MLA), 128 heads, 4096 keys", "peak multiply-adds", "latents/1x4096x128+1x576"),
                 ("8 steps of 4096 keys and a chunk of 256 in one call", "both alone",
                  "mixed_batch/8x4096_and_256x32+8x128")]

@@ -109,6 +109,24 @@ void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index h
   });
 }
 
+/// The newest tokens of a cache of integers: products of integers beside products of floats.
+void chunk_of_integers(state& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
+                       int threads) {
+  const prompt chunk = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
+  rope::kv_cache<std::int8_t> cache(1, keys, kv_heads, head_dim);
+  cache.append(many.k, many.v);
+  run(threads, [&](const auto& pool) {
+    bench::beside_the_limit(
+        of, 2.0 * static_cast<double>(keys * kv_heads * head_dim),
+        [&] { rope::attention(chunk.q, cache, chunk.out, {}, {}, pool); },
+        [&] {
+          rope::attention(chunk.q, cache, chunk.out, {.products = rope::product_precision::integers}, {},
+                          pool);
+        },
+        bench::beside::another_call);
+  });
+}
+
 /// Absorbed decoding of 128 heads beside the larger of a read of the latents and its multiply-adds.
 void decode_latents(state& of, Index keys, int threads) {
   constexpr Index heads = 128, latent = 512, rotary = 64;
@@ -192,6 +210,8 @@ int main(int argc, char** argv) {
                 shape,
             threads, [=](state& of) { decode_integers(of, keys, 32, 8, 128, threads, products); });
     }
+    add("int8_products_beside_int8/256x4096x32+8x128", threads,
+        [=](state& of) { chunk_of_integers(of, 256, 4096, 32, 8, 128, threads); });
     for (const Index keys : {1024, 4096})
       add("latents/1x" + std::to_string(keys) + "x128+1x576", threads,
           [=](state& of) { decode_latents(of, keys, threads); });
