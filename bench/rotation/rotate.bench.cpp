@@ -66,17 +66,16 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
   for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int>((t * 7919) % (ids.size() + 1));
   // A window moves fewer bytes than the whole, and its limit is the scale of the lines that it touches.
   const Index moved = s.size() / s.head_dim * s.rotated();
-  // No limits: a loop over short windows, which rotation may be faster than, and what two threads do to a few
-  // KiB, which rotation leaves to one.
-  const auto what = moved != s.size() || (threads == 2 && s.size() < Index{1} << 16)
-                        ? bench::beside::another_call
-                        : bench::beside::hardware;
+  // No limit: what two threads do to a few KiB, which rotation leaves to one.
+  const auto what =
+      threads == 2 && s.size() < Index{1} << 16 ? bench::beside::another_call : bench::beside::hardware;
   bench::beside_the_limit(
       state, 2.0 * static_cast<double>(moved) * sizeof(T),
       [&] {
         if constexpr (std::is_same_v<T, float>)
           if (moved != s.size())
-            return bench::scale_lines(x, s.size() / s.head_dim, s.head_dim, s.first_channel, s.rotated());
+            return bench::scale_lines(x, s.batch * s.tokens, s.heads, s.head_dim, s.first_channel,
+                                      s.rotated());
         bench::scale_in_place(x, s.size(), threads);
       },
       [&] {
