@@ -9482,8 +9482,7 @@ struct strip_of_pairs {
   template <int row, std::size_t... n>
   EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& number, const pairs* columns,
                                         std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] =
-          in_register(Products::multiply_add(number, columns[n], sum[row * packets + int(n)]))),
+    ((sum[row * packets + int(n)] = Products::multiply_add(number, columns[n], sum[row * packets + int(n)])),
      ...);
   }
 };
@@ -10484,7 +10483,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     if constexpr (sizeof(P) == 64)
       return from_bits<P>(bits(_mm512_dpwssd_epi32(__m512i(to_bits(c)), __m512i(a), __m512i(b))));
 #endif
-    return plus(c, products_of(a, b));
+    return in_register(plus(c, products_of(a, b)));  // or GCC forms many products before it adds one
   }
   /// Pairs of the same channel of two tokens, from pairs of neighbours: one half of the channels and the
   /// other, in the order in which load_sums and store_sums have them.

@@ -67,8 +67,7 @@ struct strip_of_pairs {
   template <int row, std::size_t... n>
   EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& number, const pairs* columns,
                                         std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] =
-          in_register(Products::multiply_add(number, columns[n], sum[row * packets + int(n)]))),
+    ((sum[row * packets + int(n)] = Products::multiply_add(number, columns[n], sum[row * packets + int(n)])),
      ...);
   }
 };
