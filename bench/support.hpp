@@ -212,7 +212,7 @@ inline void beside_peak(benchmark::State& state, double flops, int threads, cons
   const double of_step = seconds([] { multiply_adds(100000); }, 3) / 100000;
   const Index steps = static_cast<Index>(std::clamp(seconds(work, 1), 0.001, 0.02) / of_step);
   double peak_flops = 0;
-  time_pairs(state, [&] {
+  const auto pair = [&] {
     const auto limit = [&] {
       if (threads == 1)
         peak_flops = multiply_adds(steps);
@@ -223,8 +223,13 @@ inline void beside_peak(benchmark::State& state, double flops, int threads, cons
     peaks.push_back(seconds(limit, 1));
     times.push_back(seconds(work, 1));
     return std::pair(peaks.back(), times.back());
-  });
-  const double peak = peak_flops / median(peaks), time = median(times);
+  };
+  time_pairs(state, pair);
+  double peak = peak_flops / median(peaks), time = median(times);
+  for (int again = 0; again < 3 && flops / time > 1.05 * peak; ++again) {  // as in beside_the_limit
+    for (int n = 0; n < 5; ++n) pair();
+    peak = peak_flops / median(peaks), time = median(times);
+  }
   check_limit(state, flops / time / peak, beside::hardware);
   state.counters["ms"] = time * 1e3;
   state.counters["GFLOP/s"] = flops / time * 1e-9;
