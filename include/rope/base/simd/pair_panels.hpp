@@ -65,9 +65,9 @@ struct strip_of_pairs {
     (row_unrolled<int(r)>(Products::fill(numbers + Index(r) * step), columns, all), ...);
   }
   template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& number, const pairs* columns,
+  EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& of_row, const pairs* columns,
                                         std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = Products::multiply_add(number, columns[n], sum[row * packets + int(n)])),
+    ((sum[row * packets + int(n)] = Products::multiply_add(of_row, columns[n], sum[row * packets + int(n)])),
      ...);
   }
 };
