@@ -301,6 +301,45 @@ def long_table(cases, context):
     return "\n".join(lines)
 
 
+def targets(cases, context):
+    """What was asked of speed, a row each: the shares measured, the share asked for, and the limit."""
+    def rotation(shape, kind="float", order="bshd"):
+        return [f"rotate/{layout}/{kind}/{order}/{shape}/1 thread" for layout in ("half_split", "interleaved")]
+
+    rows = [("16 bytes behind a line, in L1", rotation("1x1x32x128@16"), (0.75, 0.65)),
+            ("16 bytes behind a line, from memory", rotation("1x4096x32x128@16"), (0.92, 0.92)),
+            ("4 bytes behind a line, in L1", rotation("1x1x32x128@4"), (0.68, 0.59)),
+            ("4 bytes behind a line, from memory", rotation("1x4096x32x128@4"), (0.83, 0.83)),
+            ("decode (1, 1, 32, 128), in L1", rotation("1x1x32x128"), (0.85, 0.80))]
+    rows += [(f"head_dim {head_dim}, in L2", rotation(f"1x16x32x{head_dim}"), (asked, asked))
+             for head_dim, asked in ((72, 0.8), (80, 0.8), (96, 0.8), (100, 0.6), (112, 0.8))]
+    rows += [(f"{count} of {head_dim} channels from {first} on, of the lines that they touch",
+              rotation(f"1x16x32x{head_dim}[{first}+{count}]"), (0.8, 0.8))
+             for head_dim, first, count in ((256, 0, 16), (192, 128, 64), (80, 0, 32))]
+    rows += [("head-major (8, 12, 128, 64)", rotation("8x128x12x64", order="bhsd"), (0.85, 0.85)),
+             ("head-major (1, 32, 2048, 128)", rotation("1x2048x32x128", order="bhsd"), (0.85, 0.85)),
+             ("one head (1, 4096, 1, 128), of scaling it and reading the table", rotation("1x4096x1x128"), (0.9, 0.9)),
+             ("table of doubles, beside `cos` and `sin`", ["table/double/range"], (1.0,)),
+             ("prefill attention (1, 1024, 8, 64), of peak multiply-adds", ["prefill/1024x1024x8+8x64/1 thread"], (0.72,)),
+             ("prefill attention (1, 2048, 32 + 8, 128), of peak multiply-adds",
+              ["prefill/2048x2048x32+8x128/1 thread"], (0.82,))]
+    for cache, name, asked in (("bhsd", "float", (0.75, 0.75, 0.85)), ("kv_cache_bfloat16", "bfloat16", (0.6, 0.6, 0.85)),
+                               ("kv_cache_half", "half", (0.6, 0.6, 0.85))):
+        rows.append((f"decoding from {name}, 512 / 4096 / 16384 keys, of a plain read",
+                     [f"decode/{cache}/1x{keys}x32+8x128/1 thread" for keys in (512, 4096, 16384)], asked))
+    rows.append(("prefill of bfloat16, products in bfloat16 beside float", ["products_in_bfloat16/2048x2048x32+8x128/1 thread"],
+                 (1.5,)))
+    lines = ["# Speed beside what was asked", "",
+             "Rotation is of floats, half_split / interleaved, one thread, share of the speed of `x *= a` where nothing else is "
+             "said. [What is below, and why](../README.md#what-is-below-and-why).", "", "| what | measured | asked |",
+             "|---|---|---|"]
+    for label, names, asked in rows:
+        found = " / ".join(share(cases, name) for name in names)
+        wanted = asked if len(set(asked)) > 1 else asked[:1]
+        lines.append(f"| {label} | {found} | {' / '.join(f'{one:.2f}' for one in wanted)} |")
+    return "\n".join(lines + ["", machine(context), ""])
+
+
 def main(files):
     cases, context = load(files)
     note = f"{context.get('cpu', '')}, {context.get('flags', '')}, {context['date'][:10]}"
@@ -311,6 +350,8 @@ def main(files):
         text = page.read_text()
         before, rest = text.split(begin, 1)
         page.write_text(before + begin + table(cases, context) + "\n" + end + rest.split(end, 1)[1])
+    width = context.get("floats_in_a_packet", "unknown")
+    (ROOT / "bench" / "results" / f"targets_{width}_floats.md").write_text(targets(cases, context))
 
 
 if __name__ == "__main__":

@@ -244,6 +244,8 @@ inline void describe_run() {
                                            std::to_string(EIGEN_MINOR_VERSION));
   benchmark::AddCustomContext("compiler", ROPE_BENCH_COMPILER);
   benchmark::AddCustomContext("flags", ROPE_BENCH_FLAGS);
+  benchmark::AddCustomContext("floats_in_a_packet",
+                              std::to_string(rope::detail::lanes<rope::detail::packet<float>>));
   std::ifstream cpu("/proc/cpuinfo");
   for (std::string line; std::getline(cpu, line);)
     if (line.rfind("model name", 0) == 0) {

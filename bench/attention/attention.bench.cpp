@@ -311,7 +311,7 @@ int main(int argc, char** argv) {
       bench::beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
     });
   }
-  for (const Index keys : {1024, 4096, 16384})
+  for (const Index keys : {512, 1024, 4096, 16384})
     for (const int threads : {1, 2}) {
       const shape s = {1, keys, 32, 8, 128};
       add("decode/bhsd", s, threads, [=](state& of) { decode(of, s, threads, true); });

@@ -64,7 +64,8 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
   const auto view = view_of(x, s, o).channels(s.first_channel, s.head_dim - s.first_channel);
   std::vector<int> ids(static_cast<std::size_t>(view.tokens));
   for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int>((t * 7919) % (ids.size() + 1));
-  // A window moves fewer bytes than the whole, and its limit is the scale of the lines that it touches.
+  // A window moves fewer bytes than the whole, and its limit is the scale of the lines that it touches. One
+  // head reads as much of the table as of channels, and its limit reads the table, too.
   const Index moved = s.size() / s.head_dim * s.rotated();
   // No limit: what two threads do to a few KiB, which rotation leaves to one.
   const auto what =
@@ -77,6 +78,10 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
             return bench::scale_lines(x, s.batch * s.tokens, s.heads, s.head_dim, s.first_channel,
                                       s.rotated());
         bench::scale_in_place(x, s.size(), threads);
+        if (s.heads == 1)
+          benchmark::DoNotOptimize(
+              Eigen::Map<const Eigen::ArrayX<table_type<T>>>(table.cos(1).data(), s.tokens * s.rotated())
+                  .sum());
       },
       [&] {
         if (threads == 2)
