@@ -9560,10 +9560,9 @@ void pack_pairs_transposed(const typename Products::stored* rows, Index row_stri
         }
     for (; 2 * d < depth; ++d)
       for (Index i = 0; i < columns; ++i) {
-        const auto* pair = rows + (n + i) * row_stride + 2 * d;
         number* to = packed + (d * width + n + i) * 2;
-        to[0] = i < here ? number(pair[0]) : number{};
-        to[1] = i < here && 2 * d + 1 < depth ? number(pair[1]) : number{};
+        to[0] = i < here ? number(rows[(n + i) * row_stride + 2 * d]) : number{};
+        to[1] = i < here && 2 * d + 1 < depth ? number(rows[(n + i) * row_stride + 2 * d + 1]) : number{};
       }
   }
 }
@@ -9578,8 +9577,9 @@ void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index pa
   }
 }
 
-/// Where channel c of a panel of values is among its `width` places: of as many channels as two registers
-/// hold, first those of the first one that `Products::of_tokens` gives, then those of the second.
+/// The place of channel c among the `width` places of a panel of values. Channels are taken as many at a time
+/// as two registers of pairs hold: `Products::of_tokens` gives the first half of their places in `even`, the
+/// second in `odd`.
 template <class Products>
 Index place_of_channel(Index c) {
   constexpr Index both = 2 * Products::lanes;
