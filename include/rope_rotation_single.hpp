@@ -6050,13 +6050,13 @@ struct faster_form {
       held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
 };
 
-/// How many heads share what is read of the table where a row is two blocks and the data is larger than a
-/// core's own cache: read for each head, it takes as many instructions as the rotation. Four heads of 512
-/// bytes are near enough to each other for their parts to count as read in order; longer rows, of more
-/// blocks, are slower that way from memory. (512 tokens of 32 heads of 128 floats, AVX2, Zen 3, share of the
-/// speed of x *= a with one head and with four: half_split 0.69 and 0.82, interleaved 0.54 and 0.70; 4096
-/// tokens 0.87 and 0.96, 0.81 and 0.90.) It was not measured where registers are more, whose blocks hold
-/// more.
+/// Heads that share one read of the table where a row is more than one block and at most two, and the data is
+/// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
+/// Four heads of 512 bytes are near enough to each other for their parts to count as read in order; longer
+/// rows, of more blocks, are slower that way from memory. (AVX2, Zen 3, share of the speed of x *= a with one
+/// head and with four: 512 tokens of 32 heads of 128 floats, half_split 0.69 and 0.82, interleaved 0.54 and
+/// 0.70; 4096 tokens 0.87 and 0.96, 0.81 and 0.90; where the tokens of a head are neighbours, 1.2 and 1.4 to
+/// 1.6 times as fast.) Not measured with 32 registers, where a block holds more pairs.
 inline constexpr Index heads_together = registers < 32 ? 4 : 1;
 
 /// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.

@@ -1241,7 +1241,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
-/// arithmetic type.
+/// arithmetic type where nothing else is said.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
@@ -1251,11 +1251,11 @@ enum class product_precision {
   /// count as 0. Gradients and probabilities are computed in full.
   bfloat16,
   /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
-  /// no table turns them: with AVX512_VNNI a step takes half to nine tenths of the time, and many queries
-  /// take 0.6 to 0.7 of it, on other x86-64 up to 0.8. A channel of a query is off by at most 2^-15.9 of the
-  /// largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times the scale of its value
-  /// by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits rounds. Sums of products
-  /// are exact. head_dim is at most 65536.
+  /// no table turns them. Of the time that full products take, with AVX512_VNNI: 0.5 to 0.9 for a step and
+  /// 0.6 to 0.7 for many queries; on other x86-64 up to 0.8 for many queries. A channel of a query is off by
+  /// at most 2^-15.9 of the largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times
+  /// the scale of its value by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits
+  /// rounds. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
   integers,
 };
 
@@ -4515,9 +4515,9 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 
 #endif  // ROPE_BASE_SIMD_PANELS_HPP
 
-/// Scales of keys and values that are integers. Where these stream from memory, a product with a scale per
-/// token takes the place of one per channel: scores are multiplied by the scales of the keys, weights, once
-/// their sum is formed, by those of the values.
+/// Scales of keys and values that are integers. Where these stream from memory, or are multiplied as
+/// integers, a product with a scale per token takes the place of one per channel: scores are multiplied by
+/// the scales of the keys, weights, once their sum is formed, by those of the values.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -5532,13 +5532,13 @@ struct faster_form {
       held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
 };
 
-/// How many heads share what is read of the table where a row is two blocks and the data is larger than a
-/// core's own cache: read for each head, it takes as many instructions as the rotation. Four heads of 512
-/// bytes are near enough to each other for their parts to count as read in order; longer rows, of more
-/// blocks, are slower that way from memory. (512 tokens of 32 heads of 128 floats, AVX2, Zen 3, share of the
-/// speed of x *= a with one head and with four: half_split 0.69 and 0.82, interleaved 0.54 and 0.70; 4096
-/// tokens 0.87 and 0.96, 0.81 and 0.90.) It was not measured where registers are more, whose blocks hold
-/// more.
+/// Heads that share one read of the table where a row is more than one block and at most two, and the data is
+/// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
+/// Four heads of 512 bytes are near enough to each other for their parts to count as read in order; longer
+/// rows, of more blocks, are slower that way from memory. (AVX2, Zen 3, share of the speed of x *= a with one
+/// head and with four: 512 tokens of 32 heads of 128 floats, half_split 0.69 and 0.82, interleaved 0.54 and
+/// 0.70; 4096 tokens 0.87 and 0.96, 0.81 and 0.90; where the tokens of a head are neighbours, 1.2 and 1.4 to
+/// 1.6 times as fast.) Not measured with 32 registers, where a block holds more pairs.
 inline constexpr Index heads_together = registers < 32 ? 4 : 1;
 
 /// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
@@ -10757,7 +10757,7 @@ class integer_decode_operands {
 #ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 
-#include <algorithm>  // std::fill, std::fill_n, std::max, std::min
+#include <algorithm>  // std::fill, std::fill_n, std::min
 #include <cstdint>
 #include <utility>  // std::pair
 
@@ -13298,9 +13298,9 @@ constexpr void check_quantized_types() {
 ///            by a factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| +
 ///            max_j t_j / 2, each maximum being over what the query sees; a softcap makes no error larger
 ///            (tests/attention/quantized_attention.test.cpp)
-/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale, and
-///            product_precision::integers multiplies what is stored as it is. The same bits for any number of
-///            threads and order of axes
+/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale.
+///            product_precision::integers multiplies what is stored as it is, for few queries and for many.
+///            The same bits for any number of threads and order of axes
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
 void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,

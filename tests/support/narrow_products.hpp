@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <random>
-#include <rope/attention/quantized_attention.hpp>
 #include <vector>
 
 #include "support/attention_call.hpp"

@@ -14,7 +14,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
-/// arithmetic type.
+/// arithmetic type where nothing else is said.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
@@ -24,11 +24,11 @@ enum class product_precision {
   /// count as 0. Gradients and probabilities are computed in full.
   bfloat16,
   /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
-  /// no table turns them: with AVX512_VNNI a step takes half to nine tenths of the time, and many queries
-  /// take 0.6 to 0.7 of it, on other x86-64 up to 0.8. A channel of a query is off by at most 2^-15.9 of the
-  /// largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times the scale of its value
-  /// by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits rounds. Sums of products
-  /// are exact. head_dim is at most 65536.
+  /// no table turns them. Of the time that full products take, with AVX512_VNNI: 0.5 to 0.9 for a step and
+  /// 0.6 to 0.7 for many queries; on other x86-64 up to 0.8 for many queries. A channel of a query is off by
+  /// at most 2^-15.9 of the largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times
+  /// the scale of its value by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits
+  /// rounds. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
   integers,
 };
 

@@ -77,9 +77,9 @@ constexpr void check_quantized_types() {
 ///            by a factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| +
 ///            max_j t_j / 2, each maximum being over what the query sees; a softcap makes no error larger
 ///            (tests/attention/quantized_attention.test.cpp)
-/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale, and
-///            product_precision::integers multiplies what is stored as it is. The same bits for any number of
-///            threads and order of axes
+/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale.
+///            product_precision::integers multiplies what is stored as it is, for few queries and for many.
+///            The same bits for any number of threads and order of axes
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
 void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,

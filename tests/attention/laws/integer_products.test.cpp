@@ -100,7 +100,7 @@ TEST_CASE("integers of 16 bits are few steps where head_dim is large, and sums s
   check();
 }
 
-TEST_CASE("products of integers are so for many queries as for few, and no full ones", "[attention]") {
+TEST_CASE("many queries are multiplied as integers, too", "[attention]") {
   // More keys than a run of tiles holds; heads and channels that fill no panel.
   const std::uint32_t seed = 173;
   std::mt19937 generator(seed);

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 
-#include <algorithm>  // std::fill, std::fill_n, std::max, std::min
+#include <algorithm>  // std::fill, std::fill_n, std::min
 #include <cstdint>
 #include <utility>  // std::pair
 

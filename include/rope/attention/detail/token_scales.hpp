@@ -12,9 +12,9 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Scales of keys and values that are integers. Where these stream from memory, a product with a scale per
-/// token takes the place of one per channel: scores are multiplied by the scales of the keys, weights, once
-/// their sum is formed, by those of the values.
+/// Scales of keys and values that are integers. Where these stream from memory, or are multiplied as
+/// integers, a product with a scale per token takes the place of one per channel: scores are multiplied by
+/// the scales of the keys, weights, once their sum is formed, by those of the values.
 
 namespace rope {
 inline namespace ROPE_ABI {
