@@ -4,7 +4,9 @@
     bench/plot.py build/native/bench/rotate.json build/native/bench/table.json ...
 
 Reads what Google Benchmark wrote, writes bench/results/*.svg and the part of both pages between their two
-"speed" comments: every row in bench/README.md, the most asked for in README.md. Names of cases: what/layout/type/order/batch x tokens x heads x head_dim/threads.
+"speed" comments: every row in bench/README.md, the most asked for in README.md. Where all results are given, also
+bench/results/targets_N_floats.md for processors with N floats in a packet: what was asked beside what is measured.
+Names of cases: what/layout/type/order/batch x tokens x heads x head_dim/threads.
 """
 
 import json
@@ -227,7 +229,7 @@ def long_table(cases, context):
             ("head_dim 72 float, in L2", "float", "1x16x32x72", "1 thread"),
             ("head_dim 100 float, in L2", "float", "1x16x32x100", "1 thread"),
             ("head_dim 112 float, 16 bytes behind a line, in L2", "float", "1x16x32x112@16", "1 thread"),
-            ("one head (1, 4096, 1, 128) float", "float", "1x4096x1x128", "1 thread"),
+            ("one head (1, 4096, 1, 128) float, of scaling it and reading the table", "float", "1x4096x1x128", "1 thread"),
             ("decode bfloat16, in L1", "bfloat16", "1x1x32x128", "1 thread"),
             ("decode half, in L1", "half", "1x1x32x128", "1 thread")]
     lines = ["| rotation, share of the limit | half_split | interleaved |", "|---|---|---|"]
@@ -292,7 +294,7 @@ def long_table(cases, context):
         lines += [f"| {label} | {limit} | {share(cases, name + '/1 thread')} | {share(cases, name + '/2 threads')} |"
                   for label, limit, name in rows]
     if "table/float/range" in cases:
-        lines += ["", "| building a table of 4096 x 64, beside `cosf` and `sinf` of a float angle | times as fast |",
+        lines += ["", "| building a table of 4096 x 64, beside `cos` and `sin` of an angle of its type | times as fast |",
                   "|---|---|"]
         lines += [f"| {label} | {share(cases, 'table/' + key)} |" for label, key in (
             ("float, positions in a row", "float/range"), ("float, scattered positions", "float/scattered positions"),
@@ -319,7 +321,7 @@ def targets(cases, context):
     rows += [("head-major (8, 12, 128, 64)", rotation("8x128x12x64", order="bhsd"), (0.85, 0.85)),
              ("head-major (1, 32, 2048, 128)", rotation("1x2048x32x128", order="bhsd"), (0.85, 0.85)),
              ("one head (1, 4096, 1, 128), of scaling it and reading the table", rotation("1x4096x1x128"), (0.9, 0.9)),
-             ("table of doubles, beside `cos` and `sin`", ["table/double/range"], (1.0,)),
+             ("table of doubles, beside `cos` and `sin` of doubles", ["table/double/range"], (1.0,)),
              ("prefill attention (1, 1024, 8, 64), of peak multiply-adds", ["prefill/1024x1024x8+8x64/1 thread"], (0.72,)),
              ("prefill attention (1, 2048, 32 + 8, 128), of peak multiply-adds",
               ["prefill/2048x2048x32+8x128/1 thread"], (0.82,))]
@@ -350,8 +352,9 @@ def main(files):
         text = page.read_text()
         before, rest = text.split(begin, 1)
         page.write_text(before + begin + table(cases, context) + "\n" + end + rest.split(end, 1)[1])
-    width = context.get("floats_in_a_packet", "unknown")
-    (ROOT / "bench" / "results" / f"targets_{width}_floats.md").write_text(targets(cases, context))
+    if "prefill/2048x2048x32+8x128/1 thread" in cases and "table/double/range" in cases:
+        page = RESULTS / f"targets_{context.get('floats_in_a_packet', 'some')}_floats.md"
+        page.write_text(targets(cases, context))
 
 
 if __name__ == "__main__":

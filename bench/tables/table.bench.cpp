@@ -1,4 +1,4 @@
-// Building a table: ours, exact, beside the usual float loop over the same entries and a double one.
+// Building a table: ours, exact, beside the usual loop over the same entries, in the type of the table.
 
 #include "../support.hpp"
 
@@ -11,20 +11,20 @@ using bench::Index;
 constexpr Index rows = 4096, pairs = 64;
 constexpr double entries = 2.0 * rows * pairs;
 
-template <class Work>
+template <class S, class Work>
 void build(benchmark::State& state, const Work& work) {
-  std::vector<float> cos(rows * pairs), sin(cos.size());
+  std::vector<S> cos(rows * pairs), sin(cos.size());
   const rope::frequencies frequencies(2 * pairs);
-  std::vector<float> inv_freq(pairs);
+  std::vector<S> inv_freq(pairs);
   for (Index i = 0; i < pairs; ++i)
-    inv_freq[static_cast<std::size_t>(i)] = static_cast<float>(frequencies.inv_freq()(i, 0));
-  // The yardstick is not memory but the loop every engine has: cosf and sinf of a float angle.
+    inv_freq[static_cast<std::size_t>(i)] = static_cast<S>(frequencies.inv_freq()(i, 0));
+  // The yardstick is not memory but the loop every engine has: cos and sin of an angle of that type.
   bench::beside_the_limit(
-      state, entries * sizeof(float),
+      state, entries * sizeof(S),
       [&] {
         for (Index p = 0; p < rows; ++p)
           for (Index i = 0; i < pairs; ++i) {
-            const float angle = static_cast<float>(p) * inv_freq[static_cast<std::size_t>(i)];
+            const S angle = static_cast<S>(p) * inv_freq[static_cast<std::size_t>(i)];
             cos[static_cast<std::size_t>(p * pairs + i)] = std::cos(angle);
             sin[static_cast<std::size_t>(p * pairs + i)] = std::sin(angle);
           }
@@ -36,17 +36,22 @@ void build(benchmark::State& state, const Work& work) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto add = [](const char* name, auto work) {
-    benchmark::RegisterBenchmark(name, [=](benchmark::State& state) { build(state, work); })->UseManualTime();
+  const auto add = []<class S = float>(const char* name, auto work, S = {}) {
+    benchmark::RegisterBenchmark(name, [=](benchmark::State& state) {
+      build<S>(state, work);
+    })->UseManualTime();
   };
   add("table/float/range", [](const rope::frequencies& f) {
     const rope::frequency_table<float> table(f, rows);
     benchmark::DoNotOptimize(table.cos(1).data());
   });
-  add("table/double/range", [](const rope::frequencies& f) {
-    const rope::frequency_table<double> table(f, rows);
-    benchmark::DoNotOptimize(table.cos(1).data());
-  });
+  add(
+      "table/double/range",
+      [](const rope::frequencies& f) {
+        const rope::frequency_table<double> table(f, rows);
+        benchmark::DoNotOptimize(table.cos(1).data());
+      },
+      0.0);
   add("table/float/scattered positions", [](const rope::frequencies& f) {
     static const Eigen::Array<std::int64_t, Eigen::Dynamic, 1> positions = [] {
       Eigen::Array<std::int64_t, Eigen::Dynamic, 1> p(rows);
