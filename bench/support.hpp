@@ -227,6 +227,7 @@ inline void beside_peak(benchmark::State& state, double flops, int threads, cons
   time_pairs(state, pair);
   double peak = peak_flops / median(peaks), time = median(times);
   for (int again = 0; again < 3 && flops / time > 1.05 * peak; ++again) {  // as in beside_the_limit
+    peaks.clear(), times.clear();
     for (int n = 0; n < 5; ++n) pair();
     peak = peak_flops / median(peaks), time = median(times);
   }

@@ -1,9 +1,10 @@
 // What engines that serve many users do, each beside what it would cost without the feature, timed in turn:
 // rotation of a window or by coordinates inside of attention beside attention without rotation, decoding from
 // pages beside decoding from one piece of memory, from integers (multiplied as floats, and as they are) beside
-// bfloat16, latents (MLA) beside the larger of their read and their multiply-adds, and a batch of steps and a
-// chunk beside the sum of both alone. A share is the time beside over the time of the case. Names: what/queries
-// x keys x heads + key heads x head_dim/threads.
+// bfloat16, a chunk whose keys are integers multiplied as they are beside the same in float, latents (MLA)
+// beside the larger of their read and their multiply-adds, and a batch of steps and a chunk beside the sum of
+// both alone. A share is the time beside over the time of the case. Names: what/queries x keys x heads + key
+// heads x head_dim/threads.
 
 #include "../support.hpp"
 
