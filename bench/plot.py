@@ -5,7 +5,8 @@
 
 Reads what Google Benchmark wrote, writes bench/results/*.svg and the part of both pages between their two
 "speed" comments: every row in bench/README.md, the most asked for in README.md. Where all results are given, also
-bench/results/targets_N_floats.md for processors with N floats in a packet: what was asked beside what is measured.
+bench/results/speed_N_floats.md and targets_N_floats.md for processors with N floats in a packet: the same rows, which
+stay where another processor is measured next, and what was asked beside what is measured.
 Names of cases: what/layout/type/order/batch x tokens x heads x head_dim/threads.
 """
 
@@ -353,8 +354,10 @@ def main(files):
         before, rest = text.split(begin, 1)
         page.write_text(before + begin + table(cases, context) + "\n" + end + rest.split(end, 1)[1])
     if "prefill/2048x2048x32+8x128/1 thread" in cases and "table/double/range" in cases:
-        page = RESULTS / f"targets_{context.get('floats_in_a_packet', 'some')}_floats.md"
-        page.write_text(targets(cases, context))
+        width = context.get("floats_in_a_packet", "some")
+        (RESULTS / f"targets_{width}_floats.md").write_text(targets(cases, context))
+        (RESULTS / f"speed_{width}_floats.md").write_text(
+            f"# Speed with {width} floats in a packet\n\n{long_table(cases, context)}\n")
 
 
 if __name__ == "__main__":
