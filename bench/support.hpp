@@ -158,10 +158,36 @@ void scale_in_place(T* x, Index count, int threads) {
     pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
 }
 
+/// The same in four streams: some processors read memory faster so (1.2 times, Zen 3).
+template <class T>
+void scale_in_four_streams(T* x, Index count) {
+  constexpr Index line = 64 / Index(sizeof(T));
+  using one_line = Eigen::Array<std::conditional_t<sizeof(T) == 2, unsigned short, T>, line, 1>;
+  const Index quarter = count / 4 / line * line;
+  for (Index i = 0; i < quarter; i += line)
+    for (Index stream = 0; stream < 4; ++stream) {
+      Eigen::Map<one_line> part(reinterpret_cast<typename one_line::Scalar*>(x + stream * quarter + i));
+      if constexpr (sizeof(T) == 2)
+        part += static_cast<unsigned short>(1);
+      else
+        part *= T(1.0000001f);
+    }
+  scale_in_place(x + 4 * quarter, count - 4 * quarter, 1);
+}
+
 /// x *= a on every line of the cache that the channels [first, first + count) of the heads of each token
-/// touch, in heads of whole lines. Two lines of all heads come before the next two: head after head, with a
-/// loop over the lines of each, it took 1.5 to 1.9 times as long (Zen 3), and rotation was faster.
-inline void scale_lines(float* x, Index tokens, Index heads, Index head_dim, Index first, Index count) {
+/// touch, in heads of whole lines: head after head.
+inline void scale_lines(float* x, Index heads, Index head_dim, Index first, Index count) {
+  constexpr Index line = 64 / Index(sizeof(float));
+  using one_line = Eigen::Array<float, line, 1>;
+  for (Index h = 0; h < heads; ++h) {
+    const Index begin = (h * head_dim + first) / line * line, end = h * head_dim + first + count;
+    for (Index at = begin; at < end; at += line) Eigen::Map<one_line>(x + at) *= 1.0000001f;
+  }
+}
+/// The same, two lines of all heads of a token before the next two.
+inline void scale_lines_of_tokens(float* x, Index tokens, Index heads, Index head_dim, Index first,
+                                  Index count) {
   constexpr Index line = 64 / Index(sizeof(float));
   const auto scale = [=](Index at, auto lines) {
     using P = rope::detail::packet<float>;
@@ -179,6 +205,17 @@ inline void scale_lines(float* x, Index tokens, Index heads, Index head_dim, Ind
         scale(place, std::integral_constant<Index, 2>());
       else
         scale(place, std::integral_constant<Index, 1>());
+}
+
+/// The faster one of two ways to do the same.
+inline std::function<void()> faster_of(const std::function<void()>& one, const std::function<void()>& other) {
+  std::vector<double> of_one, of_other;
+  for (int n = 0; n < 7; ++n) {
+    const Index calls = std::max<Index>(1, static_cast<Index>(2e-4 / std::max(seconds(one, 1), 1e-9)));
+    of_one.push_back(seconds(one, calls));
+    of_other.push_back(seconds(other, calls));
+  }
+  return median(of_one) < median(of_other) ? one : other;
 }
 
 /// Channels of either sign below 1/2, the same in every run.
