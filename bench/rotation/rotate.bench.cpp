@@ -67,9 +67,9 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
   // A window moves fewer bytes than the whole, and its limit is the scale of the lines that it touches. One
   // head reads as much of the table as of channels, and its limit reads the table, too.
   const Index moved = s.size() / s.head_dim * s.rotated();
-  // No limit: what two threads do to a few KiB, which rotation leaves to one.
-  const auto what =
-      threads == 2 && s.size() < Index{1} << 16 ? bench::beside::another_call : bench::beside::hardware;
+  // No limit: what two threads do to channels that fit a cache; a few KiB rotation leaves to one.
+  const auto what = threads == 2 && s.size() * Index(sizeof(T)) < Index{1} << 24 ? bench::beside::another_call
+                                                                                 : bench::beside::hardware;
   std::function<void()> limit = [&] { bench::scale_in_place(x, s.size(), threads); };
   if constexpr (std::is_same_v<T, float>)
     if (moved != s.size()) {
