@@ -191,7 +191,8 @@ def attention(cases, note):
 
 
 def share(cases, name):
-    return f"{cases[name]['share']:.2f}" if name in cases else "–"
+    """– where the case was not run, or its limit was refused."""
+    return f"{cases[name]['share']:.2f}" if "share" in cases.get(name, ()) else "–"
 
 
 def machine(context):
