@@ -335,7 +335,7 @@ def targets(cases, context):
                  (1.5,)))
     lines = ["# Speed beside what was asked", "",
              "Rotation is of floats, half_split / interleaved, one thread, share of the speed of `x *= a` where nothing else is "
-             "said. [What is below, and why](../README.md#what-is-below-and-why).", "", "| what | measured | asked |",
+             "said. [What is below with AVX-512, and why](../README.md#what-is-below-and-why).", "", "| what | measured | asked |",
              "|---|---|---|"]
     for label, names, asked in rows:
         found = " / ".join(share(cases, name) for name in names)
