@@ -1000,12 +1000,35 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 }
 #endif
 
+#if defined(EIGEN_VECTORIZE_AVX)
+/// The same of 8 registers in their order, where GCC would call Eigen's function to transpose them. Lane 0 is
+/// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of register 0.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
+  __m256 halves[4], quarters[2];
+  for (int j = 0; j < 4; ++j) {
+    const __m256 a = packets[j], b = packets[4 + j];
+    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  }
+  for (int j = 0; j < 2; ++j) {
+    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
+    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
+}
+#endif
+
 /// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
 template <class P>
 EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
 #if defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (lanes<P> == 16)
     return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
+    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
 #endif
   transpose(packets);
   for (int width = lanes<P> / 2; width > 0; width /= 2)
@@ -10549,6 +10572,13 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
       return store_bits(
           to, to_bits(P(sums_of_16_lanes(of, [](__m512 a, __m512 b) {
             return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+          }))));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+    if constexpr (sizeof(P) == 32)
+      return store_bits(
+          to, to_bits(P(sums_of_8_lanes(of, [](__m256 a, __m256 b) {
+            return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
           }))));
 #endif
     transpose(of);

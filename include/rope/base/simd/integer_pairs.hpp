@@ -200,6 +200,13 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
             return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
           }))));
 #endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+    if constexpr (sizeof(P) == 32)
+      return store_bits(
+          to, to_bits(P(sums_of_8_lanes(of, [](__m256 a, __m256 b) {
+            return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+          }))));
+#endif
     transpose(of);
     sums total = of[0];
     for (Index i = 1; i < lanes; ++i) total = plus(total, of[i]);

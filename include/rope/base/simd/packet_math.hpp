@@ -38,12 +38,35 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 }
 #endif
 
+#if defined(EIGEN_VECTORIZE_AVX)
+/// The same of 8 registers in their order, where GCC would call Eigen's function to transpose them. Lane 0 is
+/// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of register 0.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
+  __m256 halves[4], quarters[2];
+  for (int j = 0; j < 4; ++j) {
+    const __m256 a = packets[j], b = packets[4 + j];
+    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  }
+  for (int j = 0; j < 2; ++j) {
+    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
+    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
+}
+#endif
+
 /// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
 template <class P>
 EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
 #if defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (lanes<P> == 16)
     return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
+    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
 #endif
   transpose(packets);
   for (int width = lanes<P> / 2; width > 0; width /= 2)
