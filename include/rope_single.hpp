@@ -3194,6 +3194,13 @@ class block_keys {
 #include <utility>      // std::index_sequence
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+#define ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
 #define ROPE_ATTENTION_DETAIL_ROWS_HPP
 
@@ -8036,29 +8043,19 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 
 #endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP
 
-/// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
-/// from where they are.
+/// What decoding asks the memory for before it is read.
 ///
-/// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. The keys of a block are read side by side, and the tokens of one head
-/// may be far from each other: neither is an order in which a processor fetches ahead. So the order of memory
-/// is separate from the order of work. While one part is worked on, the next one is asked for line by line in
-/// the order of memory. A processor may drop such requests, so where the tokens of a head are neighbours each
-/// line is asked for again a few tokens before its use. (Zen 5, one thread, 4 queries of each head: a step
-/// over 4096 keys takes 1.2 times as long without the second request; where the heads of a token are
-/// neighbours it costs more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the
-/// time on Zen 4.)
+/// The keys of a block are read side by side, and the tokens of one head may be far from each other: neither
+/// is an order in which a processor fetches ahead. So the order of memory is separate from the order of work.
+/// While one part is worked on, the next one is asked for line by line in the order of memory. A processor may
+/// drop such requests, so where the tokens of a head are neighbours each line is asked for again a few tokens
+/// before its use. (Zen 5, one thread, 4 queries of each head: a step over 4096 keys takes 1.2 times as long
+/// without the second request; where the heads of a token are neighbours it costs more than it saves, a sixth
+/// of a step over bfloat16. Real loads instead took twice the time on Zen 4.)
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-// What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
-// such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
-// strides: every term is held as_computed.
-
-/// Sums that a stream keeps in registers.
-inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
 inline constexpr Index line_bytes = 64;
 
@@ -8082,6 +8079,12 @@ struct requests_again {
   std::uintptr_t next = 0;
   Index next_stride = 0;
 
+  /// The same for what is `bytes` behind in every token.
+  EIGEN_ALWAYS_INLINE requests_again behind(Index bytes) const {
+    if (address == 0) return {};
+    const auto distance = static_cast<std::uintptr_t>(bytes);
+    return {address + distance, stride, left, next + distance, next_stride};
+  }
   EIGEN_ALWAYS_INLINE void advance(Index tokens) {
     address += static_cast<std::uintptr_t>(tokens * stride);
     if (left <= 0) return;
@@ -8113,17 +8116,16 @@ class stream_ahead {
   void continues_with(const X* first) {
     first_ = reinterpret_cast<std::uintptr_t>(first);
   }
-  /// What to ask for again while the `count` present `rows` are worked on, from channel `offset` of a row.
+  /// What to ask for again while the `count` present `rows` are worked on.
   template <class X>
-  EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count, Index offset) const {
+  EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
-    const std::uintptr_t next = first_ + static_cast<std::uintptr_t>(offset * Index(sizeof(X)));
-    if (left <= 0) return {.address = next - static_cast<std::uintptr_t>(left * stride), .stride = stride};
-    return {.address = address_after(rows.rows, tokens_ * rows.stride + offset),
+    if (left <= 0) return {.address = first_ - static_cast<std::uintptr_t>(left * stride), .stride = stride};
+    return {.address = address_after(rows.rows, tokens_ * rows.stride),
             .stride = rows.stride * Index(sizeof(X)),
             .left = left,
-            .next = next,
+            .next = first_,
             .next_stride = stride};
   }
 
@@ -8140,6 +8142,50 @@ class stream_ahead {
   std::uintptr_t next_ = 0, first_ = 0;
   Index left_ = 0, row_ = 0, gap_ = 0, tokens_ = 0;
 };
+
+/// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as
+/// many instructions as the products of four rows with a line of values. (Zen 3: decoding took 1.25 times as
+/// long.)
+constexpr Index tokens_of_request(Index bytes) {
+  return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
+}
+
+/// Asks for the share of `tokens` present tokens, of `bytes` each, in what is read after them, and again for
+/// what is used soon.
+template <Index tokens, Index bytes>
+EIGEN_ALWAYS_INLINE void request(stream_ahead& ahead, requests_again& again) {
+  const std::uintptr_t next = ahead.take(tokens * bytes);
+  for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
+    prefetch_line(next + static_cast<std::uintptr_t>(byte));
+  if (again.address == 0) return;
+  for (Index token = 0; token < tokens; ++token)
+    for (Index byte = 0; byte < bytes; byte += line_bytes)
+      prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
+  again.advance(tokens);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+
+/// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
+/// from where they are.
+///
+/// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
+/// is loaded serves several products. While one part is worked on, the next one is asked for: requests_ahead.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+// What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
+// such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
+// strides: every term is held as_computed.
+
+/// Sums that a stream keeps in registers.
+inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
 /// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) is a factor.
 template <int first, class P, class Factor, std::size_t... i>
@@ -8215,7 +8261,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   constexpr int block = stream_sums / rows;
   Index n = 0;
   requests_again again = {};
-  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     constexpr Index scored = sizeof...(key);
     score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
@@ -8233,6 +8279,7 @@ struct value_run {
   row_block<V> rows;
   Index count;
   stream_ahead* ahead;
+  requests_again again;
 };
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
@@ -8243,7 +8290,7 @@ template <class A, int rows, int packets, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
-  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V));
+  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_of_request(bytes);
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
@@ -8256,20 +8303,16 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   };
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
-    requests_again again = {};
-    if (asks) again = run.ahead->again(run.rows, run.count, c);
-    for (Index j = 0; j < run.count; ++j, ++weights, value += run.rows.stride) {
-      if (asks) {
-        const std::uintptr_t next = run.ahead->take(bytes);
-        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
-        if (again.address != 0) {
-          for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
-          again.advance(1);
-        }
-      }
-      step(value, std::make_index_sequence<std::size_t(rows)>{},
-           std::make_index_sequence<std::size_t(packets)>{});
-    }
+    requests_again again = run.again.behind(c * Index(sizeof(V)));
+    const auto add = [&](auto tokens) {
+      if (asks) request<tokens(), bytes>(*run.ahead, again);
+      for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
+        step(value, std::make_index_sequence<std::size_t(rows)>{},
+             std::make_index_sequence<std::size_t(packets)>{});
+    };
+    Index j = 0;
+    for (; j + together <= run.count; j += together) add(std::integral_constant<Index, together>{});
+    for (; j < run.count; ++j) add(std::integral_constant<Index, 1>{});
   }
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
@@ -8806,8 +8849,8 @@ class decode_operands {
     };
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
       const Index first = keys.run[i].first, count = keys.run[i].last - first;
-      return value_run<Storage>{read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_), count,
-                                &keys.ahead[i]};
+      const auto rows = read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_);
+      return value_run<Storage>{rows, count, &keys.ahead[i], keys.ahead[i].again(rows, count)};
     };
     const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
       for (Index i = 0; i < keys.count; ++i) {
@@ -8880,10 +8923,11 @@ class decode_operands {
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
 #include <cstdint>
-#include <utility>  // std::index_sequence
+#include <type_traits>  // std::integral_constant
+#include <utility>      // std::index_sequence
 
 
 /// The streams of streams.hpp for numbers whose products are formed in pairs: a lane takes two channels of a
@@ -8965,7 +9009,7 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   constexpr int block = stream_sums / rows;
   Index n = 0;
   requests_again again = {};
-  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
                                          scores + n, ahead, again.address, each_key);
@@ -9009,7 +9053,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   using pairs = typename Products::pairs;
   using sums = typename Products::sums;
   constexpr Index width = 2 * Products::lanes;
-  constexpr auto bytes = static_cast<std::uintptr_t>(blocks * width) * sizeof(typename Products::stored);
+  constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
+                  together = (std::max)(Index{2}, tokens_of_request(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
   for (int n = 0; n < blocks; ++n)
     for (int r = 0; r < rows; ++r) {
@@ -9028,30 +9073,26 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
     }
   };
-  const auto request = [&](int tokens) {
-    for (int token = 0; ahead != nullptr && token < tokens; ++token) {
-      const std::uintptr_t next = ahead->take(Index(bytes));
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
-      if (again.address == 0) continue;
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
-      again.advance(1);
-    }
+  const auto ask = [&](auto tokens) {
+    if (ahead != nullptr) request<tokens(), bytes>(*ahead, again);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
-    request(1);
+    ask(std::integral_constant<Index, 1>{});
     multiply(j - 1, nothing, token(j), each_row);
     ++j;
   }
-  for (; j + 2 <= values.last; j += 2) {
-    request(2);
-    multiply(j, token(j), token(j + 1), each_row);
-  }
+  const auto add = [&](auto tokens) {
+    ask(tokens);
+    for (const Index end = j + tokens(); j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
+  };
+  while (j + together <= values.last) add(std::integral_constant<Index, together>{});
+  while (j + 2 <= values.last) add(std::integral_constant<Index, 2>{});
   if (j < values.last) {
-    request(1);
+    ask(std::integral_constant<Index, 1>{});
     multiply(j, token(j), nothing, each_row);
   }
   for (int n = 0; n < blocks; ++n)
@@ -9069,9 +9110,9 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   using stored = typename Products::stored;
   constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8, blocks = packets / 2;
   constexpr Index width = 2 * Products::lanes;
-  const auto again = [&](Index c) {
-    return ahead != nullptr ? ahead->again(values.rows, values.last - values.first, c) : requests_again{};
-  };
+  const requests_again first =
+      ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : requests_again{};
+  const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
   const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
   Index c = 0;
   for (; c + blocks * width <= channels; c += blocks * width)

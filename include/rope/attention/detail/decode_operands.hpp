@@ -117,8 +117,8 @@ class decode_operands {
     };
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
       const Index first = keys.run[i].first, count = keys.run[i].last - first;
-      return value_run<Storage>{read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_), count,
-                                &keys.ahead[i]};
+      const auto rows = read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_);
+      return value_run<Storage>{rows, count, &keys.ahead[i], keys.ahead[i].again(rows, count)};
     };
     const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
       for (Index i = 0; i < keys.count; ++i) {

@@ -2,11 +2,13 @@
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
 #include <cstdint>
-#include <utility>  // std::index_sequence
+#include <type_traits>  // std::integral_constant
+#include <utility>      // std::index_sequence
 
+#include <rope/attention/detail/requests_ahead.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/base/simd/packet_math.hpp>
@@ -93,7 +95,7 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   constexpr int block = stream_sums / rows;
   Index n = 0;
   requests_again again = {};
-  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
                                          scores + n, ahead, again.address, each_key);
@@ -137,7 +139,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   using pairs = typename Products::pairs;
   using sums = typename Products::sums;
   constexpr Index width = 2 * Products::lanes;
-  constexpr auto bytes = static_cast<std::uintptr_t>(blocks * width) * sizeof(typename Products::stored);
+  constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
+                  together = (std::max)(Index{2}, tokens_of_request(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
   for (int n = 0; n < blocks; ++n)
     for (int r = 0; r < rows; ++r) {
@@ -156,30 +159,26 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
     }
   };
-  const auto request = [&](int tokens) {
-    for (int token = 0; ahead != nullptr && token < tokens; ++token) {
-      const std::uintptr_t next = ahead->take(Index(bytes));
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
-      if (again.address == 0) continue;
-      for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
-      again.advance(1);
-    }
+  const auto ask = [&](auto tokens) {
+    if (ahead != nullptr) request<tokens(), bytes>(*ahead, again);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
-    request(1);
+    ask(std::integral_constant<Index, 1>{});
     multiply(j - 1, nothing, token(j), each_row);
     ++j;
   }
-  for (; j + 2 <= values.last; j += 2) {
-    request(2);
-    multiply(j, token(j), token(j + 1), each_row);
-  }
+  const auto add = [&](auto tokens) {
+    ask(tokens);
+    for (const Index end = j + tokens(); j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
+  };
+  while (j + together <= values.last) add(std::integral_constant<Index, together>{});
+  while (j + 2 <= values.last) add(std::integral_constant<Index, 2>{});
   if (j < values.last) {
-    request(1);
+    ask(std::integral_constant<Index, 1>{});
     multiply(j, token(j), nothing, each_row);
   }
   for (int n = 0; n < blocks; ++n)
@@ -197,9 +196,9 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   using stored = typename Products::stored;
   constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8, blocks = packets / 2;
   constexpr Index width = 2 * Products::lanes;
-  const auto again = [&](Index c) {
-    return ahead != nullptr ? ahead->again(values.rows, values.last - values.first, c) : requests_again{};
-  };
+  const requests_again first =
+      ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : requests_again{};
+  const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
   const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
   Index c = 0;
   for (; c + blocks * width <= channels; c += blocks * width)

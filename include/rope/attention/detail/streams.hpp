@@ -9,6 +9,7 @@
 #include <type_traits>  // std::integral_constant
 #include <utility>      // std::index_sequence
 
+#include <rope/attention/detail/requests_ahead.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/base/simd/exp2.hpp>  // as_computed
 #include <rope/base/simd/packet.hpp>
@@ -20,14 +21,7 @@
 /// from where they are.
 ///
 /// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. The keys of a block are read side by side, and the tokens of one head
-/// may be far from each other: neither is an order in which a processor fetches ahead. So the order of memory
-/// is separate from the order of work. While one part is worked on, the next one is asked for line by line in
-/// the order of memory. A processor may drop such requests, so where the tokens of a head are neighbours each
-/// line is asked for again a few tokens before its use. (Zen 5, one thread, 4 queries of each head: a step
-/// over 4096 keys takes 1.2 times as long without the second request; where the heads of a token are
-/// neighbours it costs more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the
-/// time on Zen 4.)
+/// is loaded serves several products. While one part is worked on, the next one is asked for: requests_ahead.hpp.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -39,87 +33,6 @@ namespace detail {
 
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
-
-inline constexpr Index line_bytes = 64;
-
-/// Asks for the line at an address, which need not be inside an allocation.
-EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
-  prefetch_after(static_cast<const char*>(nullptr), address);
-}
-
-/// The address of x[channels], which need not be inside an allocation.
-template <class X>
-EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
-  return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
-}
-
-/// The addresses to ask for again, one token after the other: those of the present rows, then those of what
-/// is read after them.
-struct requests_again {
-  std::uintptr_t address = 0;  // 0: nothing is asked for again
-  Index stride = 0;            // bytes from token to token
-  Index left = 0;              // tokens until `next`; 0 where there is none
-  std::uintptr_t next = 0;
-  Index next_stride = 0;
-
-  EIGEN_ALWAYS_INLINE void advance(Index tokens) {
-    address += static_cast<std::uintptr_t>(tokens * stride);
-    if (left <= 0) return;
-    left -= tokens;
-    if (left > 0) return;
-    address = next - static_cast<std::uintptr_t>(left * next_stride);
-    stride = next_stride;
-  }
-};
-
-/// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart. It need not begin where the present part ends: pages may be anywhere.
-class stream_ahead {
- public:
-  stream_ahead() = default;
-  /// \param tokens  before its use that a line is asked for again; 0: it is not
-  template <class X>
-  stream_ahead(const X* first, Index row, Index stride, Index tokens)
-      : next_(reinterpret_cast<std::uintptr_t>(first)),
-        left_(row * Index(sizeof(X))),
-        row_(left_),
-        gap_((stride - row) * Index(sizeof(X))),
-        tokens_(tokens) {
-    continues_with(first);
-  }
-
-  /// The head that is worked on goes on at `first` in what is read after.
-  template <class X>
-  void continues_with(const X* first) {
-    first_ = reinterpret_cast<std::uintptr_t>(first);
-  }
-  /// What to ask for again while the `count` present `rows` are worked on, from channel `offset` of a row.
-  template <class X>
-  EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count, Index offset) const {
-    if (tokens_ == 0) return {};
-    const Index stride = row_ + gap_, left = count - tokens_;
-    const std::uintptr_t next = first_ + static_cast<std::uintptr_t>(offset * Index(sizeof(X)));
-    if (left <= 0) return {.address = next - static_cast<std::uintptr_t>(left * stride), .stride = stride};
-    return {.address = address_after(rows.rows, tokens_ * rows.stride + offset),
-            .stride = rows.stride * Index(sizeof(X)),
-            .left = left,
-            .next = next,
-            .next_stride = stride};
-  }
-
-  /// The address of the next `bytes`, which are taken to be contiguous.
-  EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
-    const std::uintptr_t here = next_;
-    next_ += static_cast<std::uintptr_t>(bytes);
-    left_ -= bytes;
-    for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(gap_);
-    return here;
-  }
-
- private:
-  std::uintptr_t next_ = 0, first_ = 0;
-  Index left_ = 0, row_ = 0, gap_ = 0, tokens_ = 0;
-};
 
 /// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) is a factor.
 template <int first, class P, class Factor, std::size_t... i>
@@ -195,7 +108,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   constexpr int block = stream_sums / rows;
   Index n = 0;
   requests_again again = {};
-  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     constexpr Index scored = sizeof...(key);
     score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
@@ -213,6 +126,7 @@ struct value_run {
   row_block<V> rows;
   Index count;
   stream_ahead* ahead;
+  requests_again again;
 };
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
@@ -223,7 +137,7 @@ template <class A, int rows, int packets, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
-  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V));
+  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_of_request(bytes);
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
@@ -236,20 +150,16 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   };
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
-    requests_again again = {};
-    if (asks) again = run.ahead->again(run.rows, run.count, c);
-    for (Index j = 0; j < run.count; ++j, ++weights, value += run.rows.stride) {
-      if (asks) {
-        const std::uintptr_t next = run.ahead->take(bytes);
-        for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(next + line);
-        if (again.address != 0) {
-          for (std::uintptr_t line = 0; line < bytes; line += line_bytes) prefetch_line(again.address + line);
-          again.advance(1);
-        }
-      }
-      step(value, std::make_index_sequence<std::size_t(rows)>{},
-           std::make_index_sequence<std::size_t(packets)>{});
-    }
+    requests_again again = run.again.behind(c * Index(sizeof(V)));
+    const auto add = [&](auto tokens) {
+      if (asks) request<tokens(), bytes>(*run.ahead, again);
+      for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
+        step(value, std::make_index_sequence<std::size_t(rows)>{},
+             std::make_index_sequence<std::size_t(packets)>{});
+    };
+    Index j = 0;
+    for (; j + together <= run.count; j += together) add(std::integral_constant<Index, together>{});
+    for (; j < run.count; ++j) add(std::integral_constant<Index, 1>{});
   }
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
