@@ -102,6 +102,8 @@ TEST_CASE("lengths beyond the table and blocks beyond the pool are found", "[cac
     CHECK(throws_saying<std::out_of_range>([&] { pages.check_blocks("test"); },
                                            "test: block 1 of sequence 1 must be a page in [0, 6), got "));
   }
+  blocks[3] = -5;
+  CHECK(throws_saying<std::out_of_range>([&] { pages.check_blocks("test"); }, "[0, 6), got -5"));
   lengths[1] = 4;
   CHECK_NOTHROW(pages.check_blocks("test"));
 }
