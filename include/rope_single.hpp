@@ -4326,6 +4326,13 @@ class block_table {
   Index (*read_)(const void*, Index) = nullptr;
 };
 
+/// Tokens [first, first + count) of head `head` of row b, which are at regular strides from `rows` on.
+template <class C>
+struct token_run {
+  Index b, head, first, count;
+  const C* rows;  // [head_dim], of the first one
+};
+
 /// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
 /// within a page. The stride of an extent of 1 may be anything and is not added to a pointer: it is 0 here.
 template <class C>
@@ -7963,16 +7970,15 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates: in their
-/// own type if that is `Storage`, else in the arithmetic type. Integers in their own type are not yet
-/// multiplied by their scales; in the arithmetic type they are.
-///
-/// Requires:  these keys are at regular strides
+/// Keys of a run, [count, head_dim], rotated where the call rotates: in their own type if that is `Storage`,
+/// else in the arithmetic type. Integers in their own type are not yet multiplied by their scales; in the
+/// arithmetic type they are.
 template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
-                             Index count, const row_buffers<T>& buffers) {
+row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+                             const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
-  row_block<C> block = {k.at(b, first, kv), k.token_stride};
+  const auto [b, kv, first, count, rows] = run;
+  const row_block<C> block = {rows, k.token_stride};
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
     const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
@@ -7999,16 +8005,16 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   }
 }
 
-/// Values [first, first + count) of key head `kv`, [count, value_dim], in a type chosen as that of keys.
+/// Values of a run, [count, value_dim], in a type chosen as that of keys.
 template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
-                               Index count, const row_buffers<T>& buffers) {
+row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+                               const row_buffers<T>& buffers) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(call.v, b, first, count, kv, buffers.wide);
+    dequantize_rows(call.v, run.b, run.first, run.count, run.head, buffers.wide);
     return {buffers.wide, call.v.head_dim};
   } else {
-    return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count,
-                            call.v.head_dim, buffers.wide);
+    return rows_as<Storage>(row_block<C>{run.rows, call.v.token_stride}, run.count, call.v.head_dim,
+                            buffers.wide);
   }
 }
 
@@ -8078,11 +8084,11 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 /// The addresses to ask for again, one token after the other: those of the present rows, then those of what
 /// is read after them.
 struct requests_again {
-  std::uintptr_t address = 0;  // 0: nothing is asked for again
-  Index stride = 0;            // bytes from token to token
-  Index left = 0;              // tokens until `next`; 0 where there is none
-  std::uintptr_t next = 0;
-  Index next_stride = 0;
+  std::uintptr_t address;  // 0: nothing is asked for again
+  Index stride;            // bytes from token to token
+  Index left;              // tokens until `next`; 0 where there is none
+  std::uintptr_t next;
+  Index next_stride;
 
   /// The same for what is `bytes` behind in every token.
   EIGEN_ALWAYS_INLINE requests_again behind(Index bytes) const {
@@ -8104,7 +8110,7 @@ struct requests_again {
 /// channels apart. It need not begin where the present part ends: pages may be anywhere.
 class stream_ahead {
  public:
-  stream_ahead() = default;
+  stream_ahead() = default;  // not set
   /// \param tokens  before its use that a line is asked for again; 0: it is not
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
@@ -8126,12 +8132,9 @@ class stream_ahead {
   EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
-    if (left <= 0) return {.address = first_ - static_cast<std::uintptr_t>(left * stride), .stride = stride};
-    return {.address = address_after(rows.rows, tokens_ * rows.stride),
-            .stride = rows.stride * Index(sizeof(X)),
-            .left = left,
-            .next = first_,
-            .next_stride = stride};
+    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
+    return {address_after(rows.rows, tokens_ * rows.stride), rows.stride * Index(sizeof(X)), left, first_,
+            stride};
   }
 
   /// The address of the next `bytes`, which are taken to be contiguous.
@@ -8144,8 +8147,8 @@ class stream_ahead {
   }
 
  private:
-  std::uintptr_t next_ = 0, first_ = 0;
-  Index left_ = 0, row_ = 0, gap_ = 0, tokens_ = 0;
+  std::uintptr_t next_, first_;
+  Index left_, row_, gap_, tokens_;
 };
 
 /// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as
@@ -8367,16 +8370,23 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Keys of a tile that are read in one turn: runs at regular strides, and what each prefetches meanwhile.
+/// Keys or values of a tile that are read in one turn: runs at regular strides, of the head that is worked on,
+/// and what each prefetches meanwhile.
+template <class C>
 struct key_runs {
   static constexpr Index most = 8;
 
+  Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
-  tile_range run[most] = {};
-  stream_ahead ahead[most] = {};
+  tile_range run[most];  // those behind `count` are not set, here and below: that took longer than to use two
+  const C* rows[most];   // where each begins
+  stream_ahead ahead[most];
 
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
+  token_run<C> tokens(Index i) const {
+    return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
+  }
 };
 
 /// Where a head goes on: with tokens [token, end).
@@ -8395,37 +8405,53 @@ class decode_turns {
         b_(b),
         short_pages_(rows < 4 && has_short_pages(k)),
         heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))) {}
+        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        run_((std::min)(tokens_, k.run_from(0))),
+        // Integers are so few bytes that prefetching them a second time costs more than it saves.
+        again_(heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
   /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
   Index heads_at_once() const { return heads_at_once_; }
 
-  /// The keys of the turn that begins with key j of a tile. It ends before an even key where tokens_ is even,
-  /// so that keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
-  key_runs turn_from(Index begin, Index j, const tile_range& hull) const {
-    key_runs turn;
+  /// The turn of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
+  /// key where tokens_ is even, so that keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
+  key_runs<C> turn_from(const token_source<C>& x, Index head, Index begin, Index j,
+                        const tile_range& hull) const {
+    key_runs<C> turn;
+    turn.b = b_;
+    turn.head = head;
+    turn.begin = begin;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
-    const Index most = short_pages_ ? 1 : key_runs::most;
+    const Index most = short_pages_ ? 1 : key_runs<C>::most;
     while (j < end && turn.count < most) {
-      const Index next = j + (std::min)(k_.run_from(begin + j), end - j);
-      turn.run[turn.count++] = {j, next};
+      const Index i = turn.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
+      turn.run[i] = {j, next};
+      turn.rows[i] = next_.has(x, head, i, begin + j) ? next_.rows[i] : x.at(b_, begin + j, head);
       j = next;
     }
     return turn;
   }
 
   /// Run i of a turn prefetches what is read in its place in the next turn: of x, from `after` on.
-  void ask_ahead(key_runs& turn, const token_source<C>& x, const key_place& after) const {
+  void ask_ahead(key_runs<C>& turn, const token_source<C>& x, const key_place& after) {
+    next_.source = &x;
+    next_.head = after.kv;
+    next_.count = turn.count;
     for (Index i = 0; i < turn.count; ++i) {
       const Index token = after.token + turn.run[i].first - turn.first();
-      turn.ahead[i] = ahead_from(x, after.kv, token < after.end ? token : after.token);
+      next_.token[i] = token < after.end ? token : after.token;
+      next_.rows[i] = x.at(b_, next_.token[i], after.kv);
+      turn.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// What head kv of x reads next: after each run the following one, and after the last run `after`.
-  void continue_with(key_runs& turn, const token_source<C>& x, Index begin, Index kv, const C* after) const {
-    for (Index i = 0; i + 1 < turn.count; ++i)
-      turn.ahead[i].continues_with(x.at(b_, begin + turn.run[i + 1].first, kv));
-    turn.ahead[turn.count - 1].continues_with(after);
+  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after the
+  /// last run what ask_ahead was given, as many heads behind.
+  void go_to(key_runs<C>& turn, const token_source<C>& x, Index first_head, Index heads) const {
+    const Index step = (first_head + heads - turn.head) * x.head_stride;
+    turn.head = first_head + heads;
+    for (Index i = 0; i < turn.count; ++i) turn.rows[i] += step;
+    for (Index i = 0; i + 1 < turn.count; ++i) turn.ahead[i].continues_with(turn.rows[i + 1]);
+    turn.ahead[turn.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
 
  private:
@@ -8447,20 +8473,31 @@ class decode_turns {
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// The memory of tokens from `token` on, of the heads that are read together with head `kv`. Integers are
-  /// so few bytes that prefetching them a second time costs more than it saves.
-  stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
-    const Index run = (std::min)(tokens_, k_.run_from(0)),
-                again = heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run / 4 * 3) : 0;
-    if (short_pages_)
-      return {x.at(b_, token, kv), (run - 1) * x.token_stride + x.head_dim, x.head_stride, again};
-    return {x.at(b_, token, kv), (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again};
+  /// The memory of tokens from `first` on, of the heads that are read together.
+  stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
+    if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
+    return {first, (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
+
+  /// Where the turn is that the present one asked for, so that it need not be looked for in a block table.
+  struct place_of_next {
+    const token_source<C>* source = nullptr;
+    Index head = 0, count = 0;
+    Index token[key_runs<C>::most];
+    const C* rows[key_runs<C>::most];
+
+    bool has(const token_source<C>& x, Index of_head, Index i, Index t) const {
+      return source == &x && head == of_head && i < count && token[i] == t;
+    }
+  };
 
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
   Index heads_at_once_, tokens_;
+  Index run_;    // tokens, at most
+  Index again_;  // tokens before its use that a line is asked for again
+  place_of_next next_;
 };
 
 }  // namespace detail
@@ -8817,22 +8854,23 @@ class decode_operands {
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
-  /// scores [rows, tile] of keys [keys.first, keys.last) of the tile. The first rows read a few keys from
-  /// memory, the others read them again from the cache.
-  void score(Index kv, Index begin, const tile_range& keys, A* scores, stream_ahead& ahead) {
-    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+  /// scores [rows, tile] of run i of a turn. The first rows read a few keys from memory, the others read them
+  /// again from the cache.
+  void score(key_runs<C>& keys, Index i, A* scores) {
+    const token_run<C> run = keys.tokens(i);
+    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
     const auto score_with = [&](const auto& block) {
       for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-        score_rows<A, group()>(query(kv, r), depth, block, count, depth,
-                               scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+        score_rows<A, group()>(query(kv, r), depth, block, run.count, depth, scores + r * shape::tile + first,
+                               r == 0 ? &keys.ahead[i] : nullptr);
       });
     };
     if (widens_once())
-      score_with(read_keys<wide_type<key_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+      score_with(read_keys<wide_type<key_type>>(call_, run, buffers_));
     else
-      score_with(read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+      score_with(read_keys<key_type>(call_, run, buffers_));
     if constexpr (scales_apart<key_type>)
-      multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+      multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
   /// Makes weights what values are multiplied by: those of integers have their scales in them.
@@ -8842,9 +8880,8 @@ class decode_operands {
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
 
-  /// sums [rows, value_dim] += weights [rows, tile] * values of runs of keys of the tile
-  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const A* weights, A* sums,
-                  bool asks) {
+  /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a turn
+  void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](Index first_key, const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
@@ -8853,9 +8890,9 @@ class decode_operands {
       });
     };
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
-      const Index first = keys.run[i].first, count = keys.run[i].last - first;
-      const auto rows = read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_);
-      return value_run<Storage>{rows, count, &keys.ahead[i], keys.ahead[i].again(rows, count)};
+      const token_run<C> run = keys.tokens(i);
+      const auto values = read_values<Storage>(call_, run, buffers_);
+      return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
     };
     const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
       for (Index i = 0; i < keys.count; ++i) {
@@ -8865,7 +8902,7 @@ class decode_operands {
     };
     if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
     if constexpr (std::is_same_v<value_type, C>) {
-      value_run<C> runs[key_runs::most] = {};
+      value_run<C> runs[key_runs<C>::most];
       for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
       add_with(keys.first(), std::span<const value_run<C>>(runs, static_cast<std::size_t>(keys.count)));
     } else {
@@ -8895,7 +8932,10 @@ class decode_operands {
     for (Index r = 0; r < rows.count; ++r)
       softmax.visible_values(
           r, weights + r * shape::tile,
-          [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },
+          [&](Index j) {
+            const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
+            return read_values<value_type>(call_, run, buffers_).rows;
+          },
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }
 
@@ -9388,28 +9428,26 @@ class bfloat16_decode_operands {
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
   }
 
-  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
-    const Index count = keys.last - keys.first;
-    const auto block = read_keys<T>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+  void score(key_runs<T>& keys, Index i, float* scores) {
+    const token_run<T> run = keys.tokens(i);
+    const Index first = keys.run[i].first;
+    const auto block = read_keys<T>(call_, run, buffers_);
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<bfloat16_products, group()>(query(kv, r), block, count, call_.q.head_dim,
-                                                      scores + r * shape::tile + keys.first,
-                                                      r == 0 ? &ahead : nullptr);
+      score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
+                                                      scores + r * shape::tile + first,
+                                                      r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<sum>(scores + r * shape::tile + keys.first, count) *= factor_;
+      channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
   }
 
   static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
                             const rows_of_head& /*rows*/, float* /*weights*/) {}
 
-  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* weights,
-                  float* sums, bool asks) {
+  void add_values(key_runs<T>& keys, const rows_of_head& rows, const float* weights, float* sums, bool asks) {
     for (Index i = 0; i < keys.count; ++i) {
-      const tile_range& run = keys.run[i];
       const pairs_of_values values =
-          pairs_with(run, rows.count, weights,
-                     read_values<T>(call_, of_.b, kv, begin + run.first, run.last - run.first, buffers_));
+          pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
                                      asks && r == 0 ? &keys.ahead[i] : nullptr);
@@ -9820,11 +9858,13 @@ class prefill_operands {
       // are zeros, until the next keys come.
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
-                                                                        here, buffers_);
+      const auto run_of = [&](const token_source<C>& x) {
+        return token_run<C>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
+      };
+      const auto keys = read_keys<packable<typename call_type::turned>>(call_, run_of(call_.k), buffers_);
       pack_transposed(keys.rows, keys.stride, here, shape::width - column, depth_,
                       keys_ + (n - column) * depth_ + column, shape::width);
-      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      const auto values = read_values<packable<C>>(call_, run_of(call_.v), buffers_);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
                  shape::tile * shape::width);
@@ -9936,10 +9976,13 @@ class bfloat16_operands {
     for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<T>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      const auto run_of = [&](const token_source<T>& x) {
+        return token_run<T>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
+      };
+      const auto keys = read_keys<T>(call_, run_of(call_.k), buffers_);
       pack_pairs_transposed<products>(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
                                       keys_ + 2 * ((n - column) * pairs_ + column));
-      values_.pack(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
+      values_.pack(n, here, read_values<T>(call_, run_of(call_.v), buffers_));
     }
     begin_ = begin;
     count_ = count;
@@ -10266,30 +10309,29 @@ class decode_split {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
     for (Index j = hull.first; j < hull.last;) {
-      key_runs turn = turns_.turn_from(begin, j, hull);
+      key_runs<C> turn = turns_.turn_from(call_.k, head, begin, j, hull);
       j = turn.last();
       const token_source<C>& x = j == hull.last ? call_.v : call_.k;
       const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
       turns_.ask_ahead(turn, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.continue_with(turn, call_.k, begin, kv, x.at(b_, place.token, kv));
-        for (Index i = 0; i < turn.count; ++i)
-          operands_.score(kv, begin, turn.run[i], scores_of(kv), turn.ahead[i]);
+        turns_.go_to(turn, call_.k, head, kv - head);
+        for (Index i = 0; i < turn.count; ++i) operands_.score(turn, i, scores_of(kv));
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
     for (Index j = hull.first; j < hull.last;) {
-      key_runs turn = turns_.turn_from(begin, j, hull);
+      key_runs<C> turn = turns_.turn_from(call_.v, head, begin, j, hull);
       j = turn.last();
       const token_source<C>& x = j == hull.last ? call_.k : call_.v;
       const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
       turns_.ask_ahead(turn, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.continue_with(turn, call_.v, begin, kv, x.at(b_, place.token, place.kv + kv - head));
+        turns_.go_to(turn, call_.v, head, kv - head);
         for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
           if (!careful(kv, strip))
-            operands_.add_values(kv, begin, turn, rows_in(strip), scores_of(kv, strip),
-                                 tile_sums_of(kv, strip), strip == 0);
+            operands_.add_values(turn, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+                                 strip == 0);
       }
     }
     for_each_strip(head, heads, [&](Index kv, Index strip) {
@@ -10730,18 +10772,19 @@ class integer_decode_operands {
     }
   }
 
-  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
-    const Index count = keys.last - keys.first, depth = call_.q.head_dim;
-    const row_block<std::int8_t> block = {call_.k.at(of_.b, begin + keys.first, kv), call_.k.token_stride};
+  void score(key_runs<std::int8_t>& keys, Index i, float* scores) {
+    const token_run<std::int8_t> run = keys.tokens(i);
+    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
+    const row_block<std::int8_t> block = {run.rows, call_.k.token_stride};
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, count, depth,
-                                             totals_ + r * shape::tile + keys.first,
-                                             r == 0 ? &ahead : nullptr);
+      score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, run.count, depth,
+                                             totals_ + r * shape::tile + first,
+                                             r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<real>(scores + r * shape::tile + keys.first, count) =
-          query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + keys.first, count);
-    multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+      channels_map<real>(scores + r * shape::tile + first, run.count) =
+          query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + first, run.count);
+    multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
@@ -10751,10 +10794,10 @@ class integer_decode_operands {
       round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
 
-  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* /*weights*/,
-                  sum* sums, bool asks) {
+  void add_values(key_runs<std::int8_t>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
+                  bool asks) {
     for (Index i = 0; i < keys.count; ++i)
-      add_run(kv, begin, keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
+      add_run(keys.tokens(i), keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
     channels_map<real>(total, call_.v.head_dim) +=
@@ -10780,7 +10823,8 @@ class integer_decode_operands {
       std::fill_n(visible_sums_, channels, sum{0});
       for (Index j = hull.first, next; j < hull.last; j = next) {
         next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
-        add_run(kv, begin, {j, next}, {rows.first + r, 1}, visible_sums_, nullptr);
+        add_run({of_.b, kv, begin + j, next - j, call_.v.at(of_.b, begin + j, kv)}, {j, next},
+                {rows.first + r, 1}, visible_sums_, nullptr);
       }
       if (!equal(softmax.shrink()[r], 1.0f))
         channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
@@ -10801,12 +10845,12 @@ class integer_decode_operands {
   }
 
   /// sums += weights * values of keys at regular strides
-  void add_run(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, sum* sums,
+  void add_run(const token_run<std::int8_t>& run, const tile_range& keys, const rows_of_head& rows, sum* sums,
                stream_ahead* ahead) const {
-    const value_pairs<products> values = {{call_.v.at(of_.b, begin + keys.first, kv), call_.v.token_stride},
+    const value_pairs<products> values = {{run.rows, call_.v.token_stride},
                                           keys.first,
                                           keys.last,
-                                          weights_ + row_of(kv, rows.first) * shape::tile,
+                                          weights_ + row_of(run.head, rows.first) * shape::tile,
                                           shape::tile};
     for_groups_of_rows(rows.count, [&](auto group, Index r) {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
@@ -13504,7 +13548,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {
           const Index count = (std::min)(block, visible.hull_end() - j);
-          const auto rows = read_keys<A>(call, b, kv, j, count, buffers);
+          const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             for (Index n = 0; n < count; ++n)
               row_of(b, kv * group + g, i)[static_cast<std::size_t>(j + n)] =

@@ -97,7 +97,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {
           const Index count = (std::min)(block, visible.hull_end() - j);
-          const auto rows = read_keys<A>(call, b, kv, j, count, buffers);
+          const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             for (Index n = 0; n < count; ++n)
               row_of(b, kv * group + g, i)[static_cast<std::size_t>(j + n)] =

@@ -63,28 +63,26 @@ class bfloat16_decode_operands {
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
   }
 
-  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
-    const Index count = keys.last - keys.first;
-    const auto block = read_keys<T>(call_, of_.b, kv, begin + keys.first, count, buffers_);
+  void score(key_runs<T>& keys, Index i, float* scores) {
+    const token_run<T> run = keys.tokens(i);
+    const Index first = keys.run[i].first;
+    const auto block = read_keys<T>(call_, run, buffers_);
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<bfloat16_products, group()>(query(kv, r), block, count, call_.q.head_dim,
-                                                      scores + r * shape::tile + keys.first,
-                                                      r == 0 ? &ahead : nullptr);
+      score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
+                                                      scores + r * shape::tile + first,
+                                                      r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<sum>(scores + r * shape::tile + keys.first, count) *= factor_;
+      channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
   }
 
   static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
                             const rows_of_head& /*rows*/, float* /*weights*/) {}
 
-  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* weights,
-                  float* sums, bool asks) {
+  void add_values(key_runs<T>& keys, const rows_of_head& rows, const float* weights, float* sums, bool asks) {
     for (Index i = 0; i < keys.count; ++i) {
-      const tile_range& run = keys.run[i];
       const pairs_of_values values =
-          pairs_with(run, rows.count, weights,
-                     read_values<T>(call_, of_.b, kv, begin + run.first, run.last - run.first, buffers_));
+          pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
                                      asks && r == 0 ? &keys.ahead[i] : nullptr);

@@ -65,10 +65,13 @@ class bfloat16_operands {
     for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<T>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      const auto run_of = [&](const token_source<T>& x) {
+        return token_run<T>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
+      };
+      const auto keys = read_keys<T>(call_, run_of(call_.k), buffers_);
       pack_pairs_transposed<products>(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
                                       keys_ + 2 * ((n - column) * pairs_ + column));
-      values_.pack(n, here, read_values<T>(call_, block_.b, block_.kv, begin + n, here, buffers_));
+      values_.pack(n, here, read_values<T>(call_, run_of(call_.v), buffers_));
     }
     begin_ = begin;
     count_ = count;

@@ -149,30 +149,29 @@ class decode_split {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
     for (Index j = hull.first; j < hull.last;) {
-      key_runs turn = turns_.turn_from(begin, j, hull);
+      key_runs<C> turn = turns_.turn_from(call_.k, head, begin, j, hull);
       j = turn.last();
       const token_source<C>& x = j == hull.last ? call_.v : call_.k;
       const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
       turns_.ask_ahead(turn, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.continue_with(turn, call_.k, begin, kv, x.at(b_, place.token, kv));
-        for (Index i = 0; i < turn.count; ++i)
-          operands_.score(kv, begin, turn.run[i], scores_of(kv), turn.ahead[i]);
+        turns_.go_to(turn, call_.k, head, kv - head);
+        for (Index i = 0; i < turn.count; ++i) operands_.score(turn, i, scores_of(kv));
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
     for (Index j = hull.first; j < hull.last;) {
-      key_runs turn = turns_.turn_from(begin, j, hull);
+      key_runs<C> turn = turns_.turn_from(call_.v, head, begin, j, hull);
       j = turn.last();
       const token_source<C>& x = j == hull.last ? call_.k : call_.v;
       const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
       turns_.ask_ahead(turn, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.continue_with(turn, call_.v, begin, kv, x.at(b_, place.token, place.kv + kv - head));
+        turns_.go_to(turn, call_.v, head, kv - head);
         for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
           if (!careful(kv, strip))
-            operands_.add_values(kv, begin, turn, rows_in(strip), scores_of(kv, strip),
-                                 tile_sums_of(kv, strip), strip == 0);
+            operands_.add_values(turn, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+                                 strip == 0);
       }
     }
     for_each_strip(head, heads, [&](Index kv, Index strip) {

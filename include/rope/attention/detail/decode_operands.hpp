@@ -80,22 +80,23 @@ class decode_operands {
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
-  /// scores [rows, tile] of keys [keys.first, keys.last) of the tile. The first rows read a few keys from
-  /// memory, the others read them again from the cache.
-  void score(Index kv, Index begin, const tile_range& keys, A* scores, stream_ahead& ahead) {
-    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+  /// scores [rows, tile] of run i of a turn. The first rows read a few keys from memory, the others read them
+  /// again from the cache.
+  void score(key_runs<C>& keys, Index i, A* scores) {
+    const token_run<C> run = keys.tokens(i);
+    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
     const auto score_with = [&](const auto& block) {
       for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-        score_rows<A, group()>(query(kv, r), depth, block, count, depth,
-                               scores + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+        score_rows<A, group()>(query(kv, r), depth, block, run.count, depth, scores + r * shape::tile + first,
+                               r == 0 ? &keys.ahead[i] : nullptr);
       });
     };
     if (widens_once())
-      score_with(read_keys<wide_type<key_type>>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+      score_with(read_keys<wide_type<key_type>>(call_, run, buffers_));
     else
-      score_with(read_keys<key_type>(call_, of_.b, kv, begin + keys.first, count, buffers_));
+      score_with(read_keys<key_type>(call_, run, buffers_));
     if constexpr (scales_apart<key_type>)
-      multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+      multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
   /// Makes weights what values are multiplied by: those of integers have their scales in them.
@@ -105,9 +106,8 @@ class decode_operands {
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
 
-  /// sums [rows, value_dim] += weights [rows, tile] * values of runs of keys of the tile
-  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const A* weights, A* sums,
-                  bool asks) {
+  /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a turn
+  void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](Index first_key, const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
@@ -116,9 +116,9 @@ class decode_operands {
       });
     };
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
-      const Index first = keys.run[i].first, count = keys.run[i].last - first;
-      const auto rows = read_values<Storage>(call_, of_.b, kv, begin + first, count, buffers_);
-      return value_run<Storage>{rows, count, &keys.ahead[i], keys.ahead[i].again(rows, count)};
+      const token_run<C> run = keys.tokens(i);
+      const auto values = read_values<Storage>(call_, run, buffers_);
+      return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
     };
     const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
       for (Index i = 0; i < keys.count; ++i) {
@@ -128,7 +128,7 @@ class decode_operands {
     };
     if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
     if constexpr (std::is_same_v<value_type, C>) {
-      value_run<C> runs[key_runs::most] = {};
+      value_run<C> runs[key_runs<C>::most];
       for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
       add_with(keys.first(), std::span<const value_run<C>>(runs, static_cast<std::size_t>(keys.count)));
     } else {
@@ -158,7 +158,10 @@ class decode_operands {
     for (Index r = 0; r < rows.count; ++r)
       softmax.visible_values(
           r, weights + r * shape::tile,
-          [&](Index j) { return read_values<value_type>(call_, of_.b, kv, begin + j, 1, buffers_).rows; },
+          [&](Index j) {
+            const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
+            return read_values<value_type>(call_, run, buffers_).rows;
+          },
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }
 

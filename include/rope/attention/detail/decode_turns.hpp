@@ -18,16 +18,23 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Keys of a tile that are read in one turn: runs at regular strides, and what each prefetches meanwhile.
+/// Keys or values of a tile that are read in one turn: runs at regular strides, of the head that is worked on,
+/// and what each prefetches meanwhile.
+template <class C>
 struct key_runs {
   static constexpr Index most = 8;
 
+  Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
-  tile_range run[most] = {};
-  stream_ahead ahead[most] = {};
+  tile_range run[most];  // those behind `count` are not set, here and below: that took longer than to use two
+  const C* rows[most];   // where each begins
+  stream_ahead ahead[most];
 
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
+  token_run<C> tokens(Index i) const {
+    return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
+  }
 };
 
 /// Where a head goes on: with tokens [token, end).
@@ -46,37 +53,53 @@ class decode_turns {
         b_(b),
         short_pages_(rows < 4 && has_short_pages(k)),
         heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))) {}
+        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        run_((std::min)(tokens_, k.run_from(0))),
+        // Integers are so few bytes that prefetching them a second time costs more than it saves.
+        again_(heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
   /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
   Index heads_at_once() const { return heads_at_once_; }
 
-  /// The keys of the turn that begins with key j of a tile. It ends before an even key where tokens_ is even,
-  /// so that keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
-  key_runs turn_from(Index begin, Index j, const tile_range& hull) const {
-    key_runs turn;
+  /// The turn of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
+  /// key where tokens_ is even, so that keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
+  key_runs<C> turn_from(const token_source<C>& x, Index head, Index begin, Index j,
+                        const tile_range& hull) const {
+    key_runs<C> turn;
+    turn.b = b_;
+    turn.head = head;
+    turn.begin = begin;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
-    const Index most = short_pages_ ? 1 : key_runs::most;
+    const Index most = short_pages_ ? 1 : key_runs<C>::most;
     while (j < end && turn.count < most) {
-      const Index next = j + (std::min)(k_.run_from(begin + j), end - j);
-      turn.run[turn.count++] = {j, next};
+      const Index i = turn.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
+      turn.run[i] = {j, next};
+      turn.rows[i] = next_.has(x, head, i, begin + j) ? next_.rows[i] : x.at(b_, begin + j, head);
       j = next;
     }
     return turn;
   }
 
   /// Run i of a turn prefetches what is read in its place in the next turn: of x, from `after` on.
-  void ask_ahead(key_runs& turn, const token_source<C>& x, const key_place& after) const {
+  void ask_ahead(key_runs<C>& turn, const token_source<C>& x, const key_place& after) {
+    next_.source = &x;
+    next_.head = after.kv;
+    next_.count = turn.count;
     for (Index i = 0; i < turn.count; ++i) {
       const Index token = after.token + turn.run[i].first - turn.first();
-      turn.ahead[i] = ahead_from(x, after.kv, token < after.end ? token : after.token);
+      next_.token[i] = token < after.end ? token : after.token;
+      next_.rows[i] = x.at(b_, next_.token[i], after.kv);
+      turn.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// What head kv of x reads next: after each run the following one, and after the last run `after`.
-  void continue_with(key_runs& turn, const token_source<C>& x, Index begin, Index kv, const C* after) const {
-    for (Index i = 0; i + 1 < turn.count; ++i)
-      turn.ahead[i].continues_with(x.at(b_, begin + turn.run[i + 1].first, kv));
-    turn.ahead[turn.count - 1].continues_with(after);
+  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after the
+  /// last run what ask_ahead was given, as many heads behind.
+  void go_to(key_runs<C>& turn, const token_source<C>& x, Index first_head, Index heads) const {
+    const Index step = (first_head + heads - turn.head) * x.head_stride;
+    turn.head = first_head + heads;
+    for (Index i = 0; i < turn.count; ++i) turn.rows[i] += step;
+    for (Index i = 0; i + 1 < turn.count; ++i) turn.ahead[i].continues_with(turn.rows[i + 1]);
+    turn.ahead[turn.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
 
  private:
@@ -98,20 +121,31 @@ class decode_turns {
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// The memory of tokens from `token` on, of the heads that are read together with head `kv`. Integers are
-  /// so few bytes that prefetching them a second time costs more than it saves.
-  stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
-    const Index run = (std::min)(tokens_, k_.run_from(0)),
-                again = heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run / 4 * 3) : 0;
-    if (short_pages_)
-      return {x.at(b_, token, kv), (run - 1) * x.token_stride + x.head_dim, x.head_stride, again};
-    return {x.at(b_, token, kv), (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again};
+  /// The memory of tokens from `first` on, of the heads that are read together.
+  stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
+    if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
+    return {first, (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
+
+  /// Where the turn is that the present one asked for, so that it need not be looked for in a block table.
+  struct place_of_next {
+    const token_source<C>* source = nullptr;
+    Index head = 0, count = 0;
+    Index token[key_runs<C>::most];
+    const C* rows[key_runs<C>::most];
+
+    bool has(const token_source<C>& x, Index of_head, Index i, Index t) const {
+      return source == &x && head == of_head && i < count && token[i] == t;
+    }
+  };
 
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
   Index heads_at_once_, tokens_;
+  Index run_;    // tokens, at most
+  Index again_;  // tokens before its use that a line is asked for again
+  place_of_next next_;
 };
 
 }  // namespace detail

@@ -79,18 +79,19 @@ class integer_decode_operands {
     }
   }
 
-  void score(Index kv, Index begin, const tile_range& keys, float* scores, stream_ahead& ahead) {
-    const Index count = keys.last - keys.first, depth = call_.q.head_dim;
-    const row_block<std::int8_t> block = {call_.k.at(of_.b, begin + keys.first, kv), call_.k.token_stride};
+  void score(key_runs<std::int8_t>& keys, Index i, float* scores) {
+    const token_run<std::int8_t> run = keys.tokens(i);
+    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
+    const row_block<std::int8_t> block = {run.rows, call_.k.token_stride};
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, count, depth,
-                                             totals_ + r * shape::tile + keys.first,
-                                             r == 0 ? &ahead : nullptr);
+      score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, run.count, depth,
+                                             totals_ + r * shape::tile + first,
+                                             r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
-      channels_map<real>(scores + r * shape::tile + keys.first, count) =
-          query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + keys.first, count);
-    multiply_by_scales(call_.k, of_.b, kv, begin, keys, scores, of_.rows);
+      channels_map<real>(scores + r * shape::tile + first, run.count) =
+          query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + first, run.count);
+    multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
@@ -100,10 +101,10 @@ class integer_decode_operands {
       round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
 
-  void add_values(Index kv, Index begin, key_runs& keys, const rows_of_head& rows, const float* /*weights*/,
-                  sum* sums, bool asks) {
+  void add_values(key_runs<std::int8_t>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
+                  bool asks) {
     for (Index i = 0; i < keys.count; ++i)
-      add_run(kv, begin, keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
+      add_run(keys.tokens(i), keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
     channels_map<real>(total, call_.v.head_dim) +=
@@ -129,7 +130,8 @@ class integer_decode_operands {
       std::fill_n(visible_sums_, channels, sum{0});
       for (Index j = hull.first, next; j < hull.last; j = next) {
         next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
-        add_run(kv, begin, {j, next}, {rows.first + r, 1}, visible_sums_, nullptr);
+        add_run({of_.b, kv, begin + j, next - j, call_.v.at(of_.b, begin + j, kv)}, {j, next},
+                {rows.first + r, 1}, visible_sums_, nullptr);
       }
       if (!equal(softmax.shrink()[r], 1.0f))
         channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
@@ -150,12 +152,12 @@ class integer_decode_operands {
   }
 
   /// sums += weights * values of keys at regular strides
-  void add_run(Index kv, Index begin, const tile_range& keys, const rows_of_head& rows, sum* sums,
+  void add_run(const token_run<std::int8_t>& run, const tile_range& keys, const rows_of_head& rows, sum* sums,
                stream_ahead* ahead) const {
-    const value_pairs<products> values = {{call_.v.at(of_.b, begin + keys.first, kv), call_.v.token_stride},
+    const value_pairs<products> values = {{run.rows, call_.v.token_stride},
                                           keys.first,
                                           keys.last,
-                                          weights_ + row_of(kv, rows.first) * shape::tile,
+                                          weights_ + row_of(run.head, rows.first) * shape::tile,
                                           shape::tile};
     for_groups_of_rows(rows.count, [&](auto group, Index r) {
       value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,

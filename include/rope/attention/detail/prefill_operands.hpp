@@ -68,11 +68,13 @@ class prefill_operands {
       // are zeros, until the next keys come.
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
-                                                                        here, buffers_);
+      const auto run_of = [&](const token_source<C>& x) {
+        return token_run<C>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
+      };
+      const auto keys = read_keys<packable<typename call_type::turned>>(call_, run_of(call_.k), buffers_);
       pack_transposed(keys.rows, keys.stride, here, shape::width - column, depth_,
                       keys_ + (n - column) * depth_ + column, shape::width);
-      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, buffers_);
+      const auto values = read_values<packable<C>>(call_, run_of(call_.v), buffers_);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
                  shape::tile * shape::width);

@@ -39,11 +39,11 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 /// The addresses to ask for again, one token after the other: those of the present rows, then those of what
 /// is read after them.
 struct requests_again {
-  std::uintptr_t address = 0;  // 0: nothing is asked for again
-  Index stride = 0;            // bytes from token to token
-  Index left = 0;              // tokens until `next`; 0 where there is none
-  std::uintptr_t next = 0;
-  Index next_stride = 0;
+  std::uintptr_t address;  // 0: nothing is asked for again
+  Index stride;            // bytes from token to token
+  Index left;              // tokens until `next`; 0 where there is none
+  std::uintptr_t next;
+  Index next_stride;
 
   /// The same for what is `bytes` behind in every token.
   EIGEN_ALWAYS_INLINE requests_again behind(Index bytes) const {
@@ -65,7 +65,7 @@ struct requests_again {
 /// channels apart. It need not begin where the present part ends: pages may be anywhere.
 class stream_ahead {
  public:
-  stream_ahead() = default;
+  stream_ahead() = default;  // not set
   /// \param tokens  before its use that a line is asked for again; 0: it is not
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
@@ -87,12 +87,9 @@ class stream_ahead {
   EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
-    if (left <= 0) return {.address = first_ - static_cast<std::uintptr_t>(left * stride), .stride = stride};
-    return {.address = address_after(rows.rows, tokens_ * rows.stride),
-            .stride = rows.stride * Index(sizeof(X)),
-            .left = left,
-            .next = first_,
-            .next_stride = stride};
+    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
+    return {address_after(rows.rows, tokens_ * rows.stride), rows.stride * Index(sizeof(X)), left, first_,
+            stride};
   }
 
   /// The address of the next `bytes`, which are taken to be contiguous.
@@ -105,8 +102,8 @@ class stream_ahead {
   }
 
  private:
-  std::uintptr_t next_ = 0, first_ = 0;
-  Index left_ = 0, row_ = 0, gap_ = 0, tokens_ = 0;
+  std::uintptr_t next_, first_;
+  Index left_, row_, gap_, tokens_;
 };
 
 /// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as

@@ -127,16 +127,15 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates: in their
-/// own type if that is `Storage`, else in the arithmetic type. Integers in their own type are not yet
-/// multiplied by their scales; in the arithmetic type they are.
-///
-/// Requires:  these keys are at regular strides
+/// Keys of a run, [count, head_dim], rotated where the call rotates: in their own type if that is `Storage`,
+/// else in the arithmetic type. Integers in their own type are not yet multiplied by their scales; in the
+/// arithmetic type they are.
 template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
-                             Index count, const row_buffers<T>& buffers) {
+row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+                             const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
-  row_block<C> block = {k.at(b, first, kv), k.token_stride};
+  const auto [b, kv, first, count, rows] = run;
+  const row_block<C> block = {rows, k.token_stride};
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
     const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
@@ -163,16 +162,16 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   }
 }
 
-/// Values [first, first + count) of key head `kv`, [count, value_dim], in a type chosen as that of keys.
+/// Values of a run, [count, value_dim], in a type chosen as that of keys.
 template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
-                               Index count, const row_buffers<T>& buffers) {
+row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+                               const row_buffers<T>& buffers) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(call.v, b, first, count, kv, buffers.wide);
+    dequantize_rows(call.v, run.b, run.first, run.count, run.head, buffers.wide);
     return {buffers.wide, call.v.head_dim};
   } else {
-    return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count,
-                            call.v.head_dim, buffers.wide);
+    return rows_as<Storage>(row_block<C>{run.rows, call.v.token_stride}, run.count, call.v.head_dim,
+                            buffers.wide);
   }
 }
 

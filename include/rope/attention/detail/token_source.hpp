@@ -55,6 +55,13 @@ class block_table {
   Index (*read_)(const void*, Index) = nullptr;
 };
 
+/// Tokens [first, first + count) of head `head` of row b, which are at regular strides from `rows` on.
+template <class C>
+struct token_run {
+  Index b, head, first, count;
+  const C* rows;  // [head_dim], of the first one
+};
+
 /// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
 /// within a page. The stride of an extent of 1 may be anything and is not added to a pointer: it is 0 here.
 template <class C>
