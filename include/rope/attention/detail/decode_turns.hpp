@@ -18,15 +18,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Keys or values of a tile that are read in one turn: runs at regular strides, of the head that is worked on,
-/// and what each prefetches meanwhile.
+/// Keys or values of a tile that are read in one turn: runs at regular strides, of the head that is worked
+/// on, and what each prefetches meanwhile.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
 
   Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
-  tile_range run[most];  // those behind `count` are not set, here and below: that took longer than to use two
+  tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
   const C* rows[most];   // where each begins
   stream_ahead ahead[most];
 
@@ -51,7 +51,7 @@ class decode_turns {
   decode_turns(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
         b_(b),
-        short_pages_(rows < 4 && has_short_pages(k)),
+        short_pages_(has_short_pages(k, heads, rows)),
         heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
         tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
@@ -62,7 +62,7 @@ class decode_turns {
   Index heads_at_once() const { return heads_at_once_; }
 
   /// The turn of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
-  /// key where tokens_ is even, so that keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
+  /// key where tokens_ is even: keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
   key_runs<C> turn_from(const token_source<C>& x, Index head, Index begin, Index j,
                         const tile_range& hull) const {
     key_runs<C> turn;
@@ -103,11 +103,18 @@ class decode_turns {
   }
 
  private:
-  /// Whether one head of a page is too few bytes to prefetch the next page in time, which may be anywhere.
-  /// The next head of the same page is its neighbour, so heads are read together then.
-  static bool has_short_pages(const token_source<C>& k) {
-    return k.head_stride > k.token_stride && k.page_size() > 0 &&
-           k.page_size() * k.head_dim * Index(sizeof(C)) <= Index{1} << 12;
+  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page in
+  /// time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
+  ///
+  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not, while
+  /// a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and values fit the
+  /// third-level cache.
+  static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
+    if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
+    constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
+    const Index bytes = k.page_size() * k.head_dim * size, keys = k.tokens * k.heads * k.head_dim * size;
+    if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
+    return bytes <= unit || (bytes <= 2 * unit && keys <= Index{1} << 24);
   }
 
   /// The present turn and the next one fit the first-level cache (32 KiB) where heads are read one by one,

@@ -21,7 +21,7 @@
 /// from where they are.
 ///
 /// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. While one part is worked on, the next one is asked for: requests_ahead.hpp.
+/// is loaded serves several products. requests_ahead.hpp has what is asked for meanwhile.
 
 namespace rope {
 inline namespace ROPE_ABI {
