@@ -4491,7 +4491,7 @@ EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth,
 ///
 /// \param weights  [rows, tile]
 /// \param values   [tile, width]
-/// \param sums     [rows, width]
+/// \param sums_in_memory  [rows, width]
 template <class A, int packets>
 EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
                                    const A* shrink, A* sums_in_memory) {
@@ -8061,8 +8061,8 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 /// While one part is worked on, the next one is asked for line by line in the order of memory. A processor
 /// may drop such requests, so where the tokens of a head are neighbours each line is asked for again a few
 /// tokens before its use. (Zen 5, one thread, 4 queries of each head: a step over 4096 keys takes 1.2 times
-/// as long without the second request; where the heads of a token are neighbours it costs more than it saves, a
-/// sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.)
+/// as long without the second request; where the heads of a token are neighbours it costs more than it saves,
+/// a sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.)
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -8444,8 +8444,8 @@ class decode_turns {
       turn.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after the
-  /// last run what ask_ahead was given, as many heads behind.
+  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after
+  /// the last run what ask_ahead was given, as many heads behind.
   void go_to(key_runs<C>& turn, const token_source<C>& x, Index first_head, Index heads) const {
     const Index step = (first_head + heads - turn.head) * x.head_stride;
     turn.head = first_head + heads;
@@ -8455,12 +8455,12 @@ class decode_turns {
   }
 
  private:
-  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page in
-  /// time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
+  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page
+  /// in time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
   ///
-  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not, while
-  /// a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and values fit the
-  /// third-level cache.
+  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not,
+  /// while a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and
+  /// values fit the third-level cache.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));

@@ -92,8 +92,8 @@ class decode_turns {
       turn.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after the
-  /// last run what ask_ahead was given, as many heads behind.
+  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after
+  /// the last run what ask_ahead was given, as many heads behind.
   void go_to(key_runs<C>& turn, const token_source<C>& x, Index first_head, Index heads) const {
     const Index step = (first_head + heads - turn.head) * x.head_stride;
     turn.head = first_head + heads;
@@ -103,12 +103,12 @@ class decode_turns {
   }
 
  private:
-  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page in
-  /// time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
+  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page
+  /// in time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
   ///
-  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not, while
-  /// a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and values fit the
-  /// third-level cache.
+  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not,
+  /// while a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and
+  /// values fit the third-level cache.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));

@@ -16,8 +16,8 @@
 /// While one part is worked on, the next one is asked for line by line in the order of memory. A processor
 /// may drop such requests, so where the tokens of a head are neighbours each line is asked for again a few
 /// tokens before its use. (Zen 5, one thread, 4 queries of each head: a step over 4096 keys takes 1.2 times
-/// as long without the second request; where the heads of a token are neighbours it costs more than it saves, a
-/// sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.)
+/// as long without the second request; where the heads of a token are neighbours it costs more than it saves,
+/// a sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.)
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -95,7 +95,7 @@ EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth,
 ///
 /// \param weights  [rows, tile]
 /// \param values   [tile, width]
-/// \param sums     [rows, width]
+/// \param sums_in_memory  [rows, width]
 template <class A, int packets>
 EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
                                    const A* shrink, A* sums_in_memory) {
