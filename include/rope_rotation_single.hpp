@@ -4716,17 +4716,21 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The best packet of A, or A itself where Eigen has none or vectorisation is off.
+/// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
 template <class A>
-using packet = std::conditional_t<bool(Eigen::internal::packet_traits<A>::Vectorizable),
-                                  typename Eigen::internal::packet_traits<A>::type, A>;
+struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
+                                    typename Eigen::internal::packet_traits<A>::type, A> {};
+template <class A>
+using packet = typename packet_of<A>::type;
 
 template <class P>
 inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
 
+template <class P>
+struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
 /// The packet of half as many lanes where it exists, else P.
 template <class P>
-using half_packet = typename std::type_identity<typename Eigen::internal::unpacket_traits<P>::half>::type;
+using half_packet = typename half_packet_of<P>::type;
 
 /// Number of vector registers: how many table entries a kernel may hold.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
