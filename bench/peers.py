@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Builds ggml or ik_llama.cpp from checkouts, and times their rotation and attention beside ours.
+"""Times rotation and attention of ggml, ik_llama.cpp or ONNX Runtime beside ours.
 
     bench/peers.py CHECKOUT [CHECKOUT ...] [--build FOLDER] [--cxx COMPILER] [--eigen FOLDER] [--only REGEX]
 
-CHECKOUT is a clone of ggml-org/ggml, of ggml-org/llama.cpp or of ikawrakow/ik_llama.cpp; nothing is fetched. It is built for
-this processor by its own CMake files, in FOLDER/NAME (build/peers), without OpenMP: every row has one thread. Then
-peers/ggml_rows.cpp is compiled beside it, checks that both libraries give the same numbers, and times both in turn.
-Prints, for every row and checkout, our time, the peer's, and the peer's over ours: above 1, rope is faster.
+CHECKOUT is a clone of ggml-org/ggml, of ggml-org/llama.cpp or of ikawrakow/ik_llama.cpp, which is built for this processor by
+its own CMake files, in FOLDER/NAME (build/peers), without OpenMP; or a folder with include/ and lib/ of ONNX Runtime: one of its
+releases, or where a package has put it (/usr). Nothing is fetched. Then the program of peers/ for it is compiled, checks that both
+libraries give the same numbers, and times both in turn, on one thread. Prints, for every row and checkout, our time, the peer's,
+and the peer's over ours: above 1, rope is faster.
 
 It needs CMake, Google Benchmark and Eigen.
 """
@@ -27,29 +28,44 @@ def run(*command):
     return done.stdout.decode("utf-8", "replace")
 
 
-def commit_of(checkout):
+def version_of(checkout):
+    for library in (checkout / "lib").rglob("libonnxruntime.so"):
+        return library.resolve().name
     done = subprocess.run(["git", "-C", str(checkout), "log", "-1", "--format=%h of %as"], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, check=False)
-    return done.stdout.decode().strip() or "no git history"
+    return f"{checkout.name}, {done.stdout.decode().strip() or 'no git history'}"
 
 
-def build(checkout, options):
-    """The program that times this checkout."""
-    source = checkout / "ggml" if (checkout / "ggml/CMakeLists.txt").exists() else checkout
-    if not (source / "include/ggml.h").exists():
-        sys.exit(f"{checkout} is no checkout of ggml, llama.cpp or ik_llama.cpp: it has no include/ggml.h")
-    folder = (options.build / checkout.name).resolve()
+def compiled(options, source, program, *libraries):
+    """The program of peers/ that is made of a source."""
+    run(options.cxx, "-std=c++20", "-O3", "-DNDEBUG", "-march=native", f"-I{HERE.parent / 'include'}", "-isystem", options.eigen,
+        "-DROPE_BENCH_COMPILER=\"\"", "-DROPE_BENCH_FLAGS=\"\"", HERE / "peers" / source, "-o", program, *libraries,
+        "-lbenchmark", "-pthread", "-ldl")
+    return program
+
+
+def build_ggml(checkout, source, folder, options):
     run("cmake", "-S", checkout, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_OPENMP=OFF",
         "-DGGML_NATIVE=ON", "-DGGML_BUILD_TESTS=OFF", "-DGGML_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TESTS=OFF",
         "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_CURL=OFF")
     run("cmake", "--build", folder, "--target", "ggml", "-j", "2")
-    program = folder / "rope_bench_peer"
-    libraries = sorted(folder.rglob("libggml*.a"))
-    run(options.cxx, "-std=c++20", "-O3", "-DNDEBUG", "-march=native", f"-I{HERE.parent / 'include'}",
-        f"-I{source / 'include'}", "-isystem", options.eigen, "-DROPE_BENCH_COMPILER=\"\"", "-DROPE_BENCH_FLAGS=\"\"",
-        HERE / "peers/ggml_rows.cpp", "-o", program, "-Wl,--start-group", *libraries, "-Wl,--end-group", "-lbenchmark",
-        "-pthread", "-ldl")
-    return program
+    return compiled(options, "ggml_rows.cpp", folder / "rope_bench_peer", f"-I{source / 'include'}", "-Wl,--start-group",
+                    *sorted(folder.rglob("libggml*.a")), "-Wl,--end-group")
+
+
+def build(checkout, options):
+    """The program that times this checkout."""
+    folder = (options.build / (checkout.name or "onnxruntime")).resolve()
+    for header in (checkout / "include").rglob("onnxruntime_c_api.h"):
+        for library in (checkout / "lib").rglob("libonnxruntime.so"):
+            folder.mkdir(parents=True, exist_ok=True)
+            return compiled(options, "onnxruntime_rows.cpp", folder / "rope_bench_peer", "-isystem", header.parent, library,
+                            f"-Wl,-rpath,{library.parent}")
+    source = checkout / "ggml" if (checkout / "ggml/CMakeLists.txt").exists() else checkout
+    if not (source / "include/ggml.h").exists():
+        sys.exit(f"{checkout} has no include/ggml.h, as a checkout of ggml, llama.cpp or ik_llama.cpp has, and no "
+                 "onnxruntime_c_api.h in include/ with a libonnxruntime.so in lib/")
+    return build_ggml(checkout, source, folder, options)
 
 
 def main():
@@ -66,7 +82,7 @@ def main():
         result = program.with_suffix(".json")
         run(program, f"--benchmark_filter={options.only}", "--benchmark_min_time=0.3", f"--benchmark_out={result}",
             "--benchmark_out_format=json")
-        print(f"{checkout.name}, {commit_of(checkout)}")
+        print(version_of(checkout))
         print(f"{'row':44} {'ours, us':>12} {'theirs, us':>12} {'theirs / ours':>14}")
         for row in json.loads(result.read_text(encoding="utf-8"))["benchmarks"]:
             name = row["name"].removesuffix("/manual_time")

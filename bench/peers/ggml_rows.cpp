@@ -1,10 +1,9 @@
-// Rotation and attention of ggml, or of ik_llama.cpp, which keeps its interface, beside those of rope: the same
-// operands in the same memory, one thread, timed in turn. A share is the peer's time over ours. Before anything
-// is timed, both must give the same numbers. ../peers.py builds and runs it.
+// Rotation and attention of ggml, or of ik_llama.cpp, which keeps its interface, beside those of rope. ../peers.py
+// builds and runs it.
 //
 // ggml computes cos and sin in every call, rope reads them from a table made before: that is how each is used.
 
-#include "../support.hpp"
+#include "peer_rows.hpp"
 
 #include <ggml.h>
 #if __has_include(<ggml-cpu.h>)
@@ -15,8 +14,6 @@
 #endif
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -25,7 +22,8 @@
 namespace {
 
 using bench::Index;
-using state = benchmark::State;
+using peers::must_agree;
+using peers::state;
 
 template <class T>
 constexpr ggml_type type_of = std::is_same_v<T, float>         ? GGML_TYPE_F32
@@ -68,20 +66,7 @@ class graph {
 
 template <class T>
 void fill(ggml_tensor* tensor, int seed) {
-  auto* x = static_cast<T*>(tensor->data);
-  for (Index i = 0; i < ggml_nelements(tensor); ++i)
-    x[i] = static_cast<T>(0.01f * static_cast<float>((i + seed) * 7919 % 97) - 0.48f);
-}
-
-/// Whether two lists are equal to the rounding of `T`; what is off stops the program.
-template <class T>
-void must_agree(const std::string& name, const T* ours, const T* theirs, Index count, double bound) {
-  double worst = 0;
-  for (Index i = 0; i < count; ++i)
-    worst = std::fmax(worst, std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i])));
-  if (worst <= bound) return;
-  std::fprintf(stderr, "%s: the peer's numbers differ by %g, more than %g\n", name.c_str(), worst, bound);
-  std::exit(1);
+  peers::fill(static_cast<T*>(tensor->data), ggml_nelements(tensor), seed);
 }
 
 template <class Layout, class T>
@@ -108,16 +93,15 @@ void rotate(state& of, const std::string& name, Index tokens, Index heads, Index
   const double u = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, Eigen::half> ? 0x1p-11 : 0x1p-8;
   must_agree(name, ours.data(), channels, size,
              4 * u + static_cast<double>(first + tokens) * static_cast<double>(head_dim / 2) * 0x1p-24);
-  bench::beside_the_limit(
+  peers::time_in_turn(
       of, 2.0 * static_cast<double>(size) * sizeof(T), [&] { theirs.compute(); },
-      [&] { rope::rotate<Layout>(view, table, Index{first}); }, bench::beside::another_call);
+      [&] { rope::rotate<Layout>(view, table, Index{first}); });
 }
 
-/// `queries` at the end of `keys` tokens, causal. Keys and values are [keys, kv_heads, head_dim], as a cache of
-/// either library has them.
+/// Keys and values are [keys, kv_heads, head_dim], as a cache of either library has them.
 template <class T>
-void attend(state& of, const std::string& name, Index queries, Index keys, Index heads, Index kv_heads,
-            Index head_dim) {
+void attend(state& of, const std::string& name, const peers::attention_shape& shape) {
+  const auto [queries, keys, heads, kv_heads, head_dim] = shape;
   graph theirs;
   ggml_context* context = theirs.context();
   ggml_tensor* q = theirs.tensor(GGML_TYPE_F32, queries, heads, head_dim);
@@ -150,33 +134,9 @@ void attend(state& of, const std::string& name, Index queries, Index keys, Index
   const double u = std::is_same_v<T, Eigen::bfloat16> ? 0x1p-8 : 0x1p-11;
   must_agree(name, ours.data(), static_cast<const float*>(result->data), size,
              std::fmax(4 * u, u * std::sqrt(static_cast<double>(keys))));
-  bench::beside_the_limit(
+  peers::time_in_turn(
       of, 2.0 * static_cast<double>(keys * kv_heads * head_dim) * sizeof(T), [&] { theirs.compute(); },
-      [&] { rope::attention(queries_view, keys_view, values_view, out, {}); }, bench::beside::another_call);
-}
-
-void add(const std::string& name, const auto& body) {
-  benchmark::RegisterBenchmark(name.c_str(), [=](state& of) { body(of, name); })->UseManualTime();
-}
-
-template <class Layout, class T>
-void add_rotations() {
-  const std::string end = std::string("/") + bench::layout_name<Layout>() + "/" + bench::type_name<T>();
-  for (const Index tokens : {1, 512, 4096})
-    add("rotate/" + std::to_string(tokens) + "x32x128" + end,
-        [=](state& of, const std::string& name) { rotate<Layout, T>(of, name, tokens, 32, 128); });
-}
-
-template <class T>
-void add_attention() {
-  const std::string end = std::string("/") + bench::type_name<T>();
-  for (const Index keys : {512, 4096, 16384})
-    add("decode/1x" + std::to_string(keys) + "x32+8x128" + end,
-        [=](state& of, const std::string& name) { attend<T>(of, name, 1, keys, 32, 8, 128); });
-  add("prefill/1024x1024x8+8x64" + end,
-      [=](state& of, const std::string& name) { attend<T>(of, name, 1024, 1024, 8, 8, 64); });
-  add("prefill/2048x2048x32+8x128" + end,
-      [=](state& of, const std::string& name) { attend<T>(of, name, 2048, 2048, 32, 8, 128); });
+      [&] { rope::attention(queries_view, keys_view, values_view, out, {}); });
 }
 
 }  // namespace
@@ -185,11 +145,11 @@ int main(int argc, char** argv) {
   ggml_time_init();
   benchmark::Initialize(&argc, argv);
   bench::describe_run();
-  add_rotations<rope::half_split, float>();
-  add_rotations<rope::interleaved, float>();
-  add_rotations<rope::half_split, Eigen::half>();
-  if (PEER_IS_GGML) add_attention<float>();  // ik_llama.cpp has no caches of floats
-  add_attention<Eigen::half>();
-  add_attention<Eigen::bfloat16>();
+  peers::add_rotations<rope::half_split, float>(rotate<rope::half_split, float>);
+  peers::add_rotations<rope::interleaved, float>(rotate<rope::interleaved, float>);
+  peers::add_rotations<rope::half_split, Eigen::half>(rotate<rope::half_split, Eigen::half>);
+  if (PEER_IS_GGML) peers::add_attention<float>(attend<float>);  // ik_llama.cpp has no caches of floats
+  peers::add_attention<Eigen::half>(attend<Eigen::half>);
+  peers::add_attention<Eigen::bfloat16>(attend<Eigen::bfloat16>);
   benchmark::RunSpecifiedBenchmarks();
 }
