@@ -20,7 +20,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rope-config.cmake.in ${P
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/rope-config-version.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/rope-config.cmake ${PROJECT_BINARY_DIR}/rope-config-version.cmake
-  DESTINATION ${rope_package_dir})
+  ${CMAKE_CURRENT_LIST_DIR}/rope-instruction-sets.cmake DESTINATION ${rope_package_dir})
 
 # Relative to the file itself, so that the installed tree can be moved.
 file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})

@@ -1,0 +1,71 @@
+# For whoever ships one binary for many processors: sources that are compiled once per instruction set, and a choice among them
+# at run time.
+#
+#   rope_add_instruction_sets(TARGET SOURCE...)
+#
+# compiles every SOURCE once for each instruction set and adds the objects to TARGET. ROPE_INSTRUCTION_SET is a name, of a
+# namespace for example, that is another one in each of them: baseline, avx2, avx512, avx512_bf16. Baseline has the flags of
+# TARGET alone; on processors that are no x86-64, and with compilers that are neither GCC nor Clang, there is no other.
+# Include directories and definitions are those of TARGET, and rope is linked.
+#
+# TARGET can include <rope_instruction_sets.hpp>, which is written for it:
+#
+#   ROPE_FOR_EACH_INSTRUCTION_SET(call)    call(name, whether this processor and system run it), the fastest one first
+#
+# What a SOURCE and the rest of the program hand to each other must be made of built-in types, or of classes that know nothing of
+# rope: a view of rope is another type in every set. Inline functions of other libraries, the standard library included, have one
+# name in all sets, of which a linker keeps the first that it meets: the baseline's, in a program or a shared library. In a static
+# library it may be any, so TARGET is not one. examples/one_binary shows it at work.
+function(rope_add_instruction_sets target)
+  get_target_property(type ${target} TYPE)
+  if(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
+    message(FATAL_ERROR "rope_add_instruction_sets: give a program, a shared library or a module, got ${target}, which is "
+      "${type}: in it the linker may take functions of an instruction set that the processor lacks")
+  endif()
+  set(sets baseline)
+  set(runs_baseline true)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8
+     AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+    list(APPEND sets avx2 avx512 avx512_bf16)
+    # Every processor with AVX2 has F16C, which not every compiler can ask for.
+    set(flags_avx2 -mavx2 -mfma -mf16c)
+    set(flags_avx512 ${flags_avx2} -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl)
+    set(flags_avx512_bf16 ${flags_avx512} -mavx512vnni -mavx512bf16)
+    foreach(set IN ITEMS avx2 avx512 avx512_bf16)
+      set(runs "")
+      foreach(flag IN LISTS flags_${set})
+        if(NOT flag STREQUAL "-mf16c")
+          string(REPLACE "-m" "" feature ${flag})
+          list(APPEND runs "__builtin_cpu_supports(\"${feature}\")")
+        endif()
+      endforeach()
+      list(JOIN runs " && " runs_${set})
+    endforeach()
+  endif()
+
+  set(calls "")
+  foreach(set IN LISTS sets)
+    add_library(${target}_${set} OBJECT ${ARGN})
+    target_compile_options(${target}_${set} PRIVATE ${flags_${set}})
+    target_compile_definitions(${target}_${set} PRIVATE ROPE_INSTRUCTION_SET=${set}
+      "$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>")
+    target_include_directories(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>")
+    target_link_libraries(${target}_${set} PRIVATE rope::rope)
+    if(NOT type STREQUAL "EXECUTABLE")
+      set_target_properties(${target}_${set} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    endif()
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${set}>) # the baseline first
+    string(PREPEND calls " \\\n  call(${set}, (${runs_${set}}))")
+  endforeach()
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/${target}_instruction_sets)
+  file(CONFIGURE OUTPUT ${folder}/rope_instruction_sets.hpp @ONLY CONTENT
+"// Written by CMake: the instruction sets that ${target} is compiled for, the fastest one first.
+#ifndef ROPE_INSTRUCTION_SETS_HPP
+#define ROPE_INSTRUCTION_SETS_HPP
+
+#define ROPE_FOR_EACH_INSTRUCTION_SET(call)@calls@
+
+#endif  // ROPE_INSTRUCTION_SETS_HPP
+")
+  target_include_directories(${target} PRIVATE ${folder})
+endfunction()
