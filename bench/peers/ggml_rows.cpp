@@ -150,6 +150,8 @@ int main(int argc, char** argv) {
   peers::add_rotations<rope::half_split, Eigen::half>(rotate<rope::half_split, Eigen::half>);
   if (PEER_IS_GGML) peers::add_attention<float>(attend<float>);  // ik_llama.cpp has no caches of floats
   peers::add_attention<Eigen::half>(attend<Eigen::half>);
+#if PEER_IS_GGML || defined(__AVX512BF16__)  // else ik_llama.cpp ends the program
   peers::add_attention<Eigen::bfloat16>(attend<Eigen::bfloat16>);
+#endif
   benchmark::RunSpecifiedBenchmarks();
 }
