@@ -3,6 +3,7 @@
 #define ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
 
 #include <algorithm>  // std::max, std::min
+#include <cstdint>
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/streams.hpp>
@@ -112,9 +113,10 @@ class decode_turns {
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
-    const Index bytes = k.page_size() * k.head_dim * size, keys = k.tokens * k.heads * k.head_dim * size;
+    const Index bytes = k.page_size() * k.head_dim * size;
+    const auto keys = static_cast<std::int64_t>(k.tokens) * k.heads * k.head_dim * size;  // of any Index
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
-    return bytes <= unit || (bytes <= 2 * unit && keys <= Index{1} << 24);
+    return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
 
   /// The present turn and the next one fit the first-level cache (32 KiB) where heads are read one by one,
