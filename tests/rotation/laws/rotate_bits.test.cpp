@@ -93,8 +93,13 @@ TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every
     Index tokens, heads, head_dim;
   };
   for_each_layout([]<class Layout>(Layout) {
-    for (const auto& [tokens, heads, head_dim] :
-         {shape{600, 3, 96}, {180, 19, 66}, {90, 19, 114}, {300, 3, 258}, {40, 2, 2048}}) {
+    for (const auto& [tokens, heads, head_dim] : {shape{600, 3, 96},
+                                                  {180, 19, 66},
+                                                  {90, 19, 114},
+                                                  {90, 19, 130},
+                                                  {1400, 1, 130},
+                                                  {300, 3, 258},
+                                                  {40, 2, 2048}}) {
       const rope::frequency_table<S> table(rope::frequencies(head_dim - 2), tokens + 1);
       std::vector<T> memory = testing::random_channels<T>(2 * tokens * heads * head_dim, seed);
       const std::vector<T> before = memory;

@@ -11,8 +11,8 @@
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/tables/detail/table_view.hpp>
 
-/// Tables whose entries are of another type than channels turn in: the row of a token is converted once, for
-/// all of its heads.
+/// Rows of a table that are computed once for all heads of a token: where entries are of another type than
+/// channels turn in, and where the rows of an inverse are not those of the table times a constant.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -65,6 +65,25 @@ class converted_row {
   A* entries_;
   Index pairs_;
 };
+
+/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
+/// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
+/// and may leave the range of S where m is extreme: in both cases the row is divided before it is used.
+///
+/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
+/// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
+template <class S>
+const S* inverted_row(const S* cos, Index pairs, double unit) {
+  struct inverted_rows {};
+  S* row = workspace<inverted_rows, S>(2 * pairs);
+  for (Index i = 0; i < pairs; ++i) {
+    const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
+    const double scale = unit / (c * c + s * s);
+    row[i] = static_cast<S>(c * scale);
+    row[i + pairs] = static_cast<S>(s * scale);
+  }
+  return row;
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

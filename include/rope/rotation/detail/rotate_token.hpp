@@ -84,14 +84,18 @@ inline constexpr Index heads_together = registers >= 32                      ? 1
                                         : std::is_same_v<Layout, half_split> ? 2
                                                                              : 4;
 
+/// Heads [first, first + heads) of x.
+template <class T>
+token_heads<T> some_heads(const token_heads<T>& x, Index first, Index heads) {
+  return {x.in + first * x.in_stride, x.out + first * x.out_stride, heads, x.in_stride, x.out_stride};
+}
+
 /// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
 template <class Layout, class P, bool apart, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse> row) {
   constexpr std::size_t steps = steps_in_block<Layout, T, P, apart>;
   const auto rotate_from = [&](Index head, Index heads) {
-    const token_heads<T> some = {x.in + head * x.in_stride, x.out + head * x.out_stride, heads, x.in_stride,
-                                 x.out_stride};
-    rotate_blocks<Layout, P, steps, apart>(some, row, 0);
+    rotate_blocks<Layout, P, steps, apart>(some_heads(x, head, heads), row, 0);
   };
   if (in_one_pass<Layout, T, P, apart>(row.pairs)) {
     rotate_from(0, x.heads);
@@ -123,6 +127,23 @@ bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
   constexpr Index step = pairs_in_step<Layout, T, P, apart>, block = pairs_in_block<Layout, T, P, apart>;
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
+}
+
+/// Rotates every head of a token whose row is whole blocks of n steps.
+///
+/// \tparam together  so many heads take the blocks of a row one after the other before the next heads do; 0:
+///                   all of them do
+template <class Layout, class P, bool apart, Index together, std::size_t... n, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_whole_blocks(std::index_sequence<n...> steps, token_heads<T> x,
+                                             table_row<S, inverse> row) {
+  constexpr Index block = Index(sizeof...(n)) * pairs_in_step<Layout, T, P, apart>;
+  if constexpr (together == 0) {
+    for (Index i = 0; i < row.pairs; i += block) rotate_block<Layout, P, apart, false>(steps, x, row, i);
+  } else {
+    for (Index h = 0; h < x.heads; h += together)
+      rotate_whole_blocks<Layout, P, apart, 0>(steps, some_heads(x, h, (std::min)(together, x.heads - h)),
+                                               row);
+  }
 }
 
 /// Calls body with an index_sequence, as long as each block of such a row has steps.
