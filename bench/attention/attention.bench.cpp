@@ -65,9 +65,8 @@ struct operands {
 
   /// A read of every key and value.
   void read() const {
-    benchmark::DoNotOptimize(
-        Eigen::Map<const Eigen::ArrayXf>(k_.data(), static_cast<Index>(k_.size())).sum() +
-        Eigen::Map<const Eigen::ArrayXf>(v_.data(), static_cast<Index>(v_.size())).sum());
+    bench::read(k_.data(), static_cast<Index>(k_.size()));
+    bench::read(v_.data(), static_cast<Index>(v_.size()));
   }
   double bytes() const { return static_cast<double>(k_.size() + v_.size()) * sizeof(float); }
 
@@ -173,8 +172,7 @@ void decode(benchmark::State& state, shape s, int threads, bool cached) {
         if (threads == 2)
           bench::pool().parallel_for(2, [&](Index part) {
             const auto& half = part == 0 ? x.k_ : x.v_;
-            benchmark::DoNotOptimize(
-                Eigen::Map<const Eigen::ArrayXf>(half.data(), static_cast<Index>(half.size())).sum());
+            bench::read(half.data(), static_cast<Index>(half.size()));
           });
         else
           x.read();
@@ -196,8 +194,7 @@ void decode_from_cache(benchmark::State& state, shape s, int threads) {
   const Index words = s.keys * s.kv_heads * s.head_dim * Index(sizeof(C)) / Index(sizeof(float));
   const auto read = [&](Index part) {  // the yardstick of the cases above, whatever the bytes mean
     const C* channels = part == 0 ? cache.keys().data : cache.values().data;
-    benchmark::DoNotOptimize(
-        Eigen::Map<const Eigen::ArrayXf>(reinterpret_cast<const float*>(channels), words).sum());
+    bench::read(reinterpret_cast<const float*>(channels), words);
   };
   bench::beside_the_limit(
       state, x.bytes() / sizeof(float) * sizeof(C),

@@ -141,12 +141,7 @@ void decode_latents(state& of, Index keys, int threads) {
   const auto out = rope::thd(out_.data(), 1, heads, latent);
   const double flops = 2.0 * static_cast<double>(heads * keys) * (2 * latent + rotary);
   const rope::attention_options options = {.scale = 0.07};
-  const double read = bench::seconds(
-      [&] {
-        benchmark::DoNotOptimize(
-            Eigen::Map<const Eigen::ArrayXf>(cache.keys().data, keys * (latent + rotary)).sum());
-      },
-      20);
+  const double read = bench::seconds([&] { bench::read(cache.keys().data, keys * (latent + rotary)); }, 20);
   run(threads, [&](const auto& pool) {
     bench::beside_peak(of, flops, threads, [&] { rope::attention(one.q, cache, out, options, {}, pool); });
   });
