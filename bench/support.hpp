@@ -139,6 +139,25 @@ inline void beside_the_limit(benchmark::State& state, double bytes, const auto& 
   state.counters["share"] = limit_time / time;
 }
 
+/// Parts of a buffer that calls take in turn, so that what is larger than a cache comes from memory. Calls that
+/// take the same 64 MiB again find half of them in an L3 cache of 32 MiB, in four streams but not in one, and
+/// these are then 1.3 times as fast, with two threads 2 times. (From memory 1.07; Zen 3.)
+class parts_in_turn {
+ public:
+  parts_in_turn(Index size, Index bytes)
+      : size_(size), count_(bytes < Index{1} << 24 ? 1 : std::max<Index>(1, (Index{1} << 28) / bytes)) {}
+
+  Index count() const { return count_; }
+  /// Elements of all parts, and of those before a part.
+  Index size() const { return count_ * size_; }
+  Index begin(Index part) const { return part * size_; }
+  /// The part of a call.
+  Index next() { return part_ = part_ + 1 < count_ ? part_ + 1 : 0; }
+
+ private:
+  Index size_, count_, part_ = 0;
+};
+
 /// x *= a on `count` channels: one read and one write of each, in the widest registers, on the given threads.
 /// 16-bit channels are scaled as integers, which costs no conversion.
 template <class T>
@@ -166,9 +185,14 @@ void scale_in_place(T* x, Index count, int threads) {
     pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
 }
 
-/// The same in four streams: some processors read memory faster so (1.2 times, Zen 3).
+/// The same in four streams of each thread: some processors read memory faster so (1.07 to 1.25 times, Zen 3).
 template <class T>
-void scale_in_four_streams(T* x, Index count) {
+void scale_in_four_streams(T* x, Index count, int threads) {
+  if (threads == 2) {
+    const Index half = count / 2;
+    return pool().parallel_for(
+        2, [&](Index part) { scale_in_four_streams(x + part * half, part == 0 ? half : count - half, 1); });
+  }
   constexpr Index line = 64 / Index(sizeof(T));
   using one_line = Eigen::Array<std::conditional_t<sizeof(T) == 2, unsigned short, T>, line, 1>;
   const Index quarter = count / 4 / line * line;

@@ -59,10 +59,16 @@ using table_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class Layout, class T>
 void in_place(benchmark::State& state, shape s, order o, int threads, bool gathered) {
   const rope::frequency_table<table_type<T>> table(rope::frequencies(s.rotated()), s.batch * s.tokens + 8);
-  auto memory = channels<T>(s.size() + 128);  // begins with a line
-  T* const x = memory.data() + s.past_line / Index(sizeof(T));
-  const auto view = view_of(x, s, o).channels(s.first_channel, s.head_dim - s.first_channel);
-  std::vector<int> ids(static_cast<std::size_t>(view.tokens));
+  bench::parts_in_turn parts(s.size() + 128, s.size() * Index(sizeof(T)));
+  auto memory = channels<T>(parts.size());  // begins with a line
+  std::vector<T*> buffers;
+  std::vector<rope::head_view<T>> views;
+  for (Index part = 0; part < parts.count(); ++part) {
+    buffers.push_back(memory.data() + parts.begin(part) + s.past_line / Index(sizeof(T)));
+    views.push_back(view_of(buffers.back(), s, o).channels(s.first_channel, s.head_dim - s.first_channel));
+  }
+  const auto next = [&] { return buffers[static_cast<std::size_t>(parts.next())]; };
+  std::vector<int> ids(static_cast<std::size_t>(s.tokens));
   for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int>((t * 7919) % (ids.size() + 1));
   // A window moves fewer bytes than the whole, and its limit is the scale of the lines that it touches. One
   // head reads as much of the table as of channels, and its limit reads the table, too.
@@ -70,25 +76,27 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
   // No limit: what two threads do to channels that fit a cache; a few KiB rotation leaves to one.
   const auto what = threads == 2 && s.size() * Index(sizeof(T)) < Index{1} << 24 ? bench::beside::another_call
                                                                                  : bench::beside::hardware;
-  std::function<void()> limit = [&] { bench::scale_in_place(x, s.size(), threads); };
+  std::function<void()> limit = [&] { bench::scale_in_place(next(), s.size(), threads); };
   if constexpr (std::is_same_v<T, float>)
     if (moved != s.size()) {
-      const Index heads = s.batch * s.tokens * s.heads;
-      limit =
-          bench::faster_of([=] { bench::scale_lines(x, heads, s.head_dim, s.first_channel, s.rotated()); },
-                           [=] {
-                             bench::scale_lines_of_tokens(x, s.batch * s.tokens, s.heads, s.head_dim,
-                                                          s.first_channel, s.rotated());
-                           });
+      const Index tokens = s.batch * s.tokens;
+      limit = bench::faster_of(
+          [&, tokens] {
+            bench::scale_lines(next(), tokens * s.heads, s.head_dim, s.first_channel, s.rotated());
+          },
+          [&, tokens] {
+            bench::scale_lines_of_tokens(next(), tokens, s.heads, s.head_dim, s.first_channel, s.rotated());
+          });
     }
-  if (threads == 1 && moved == s.size() && s.size() * Index(sizeof(T)) >= Index{1} << 24)
-    limit = bench::faster_of(limit, [=] { bench::scale_in_four_streams(x, s.size()); });
+  if (moved == s.size() && parts.count() > 1)
+    limit = bench::faster_of(limit, [&] { bench::scale_in_four_streams(next(), s.size(), threads); });
   if constexpr (std::is_same_v<T, float>)
     if (threads == 1 && s.heads == 1) {
-      const auto scale_and_read = [=, &table](Index part) {
-        for (Index first = 0; first < s.size(); first += part) {
-          bench::scale_in_place(x + first, part, 1);
-          bench::read(table.cos(1).data() + first, part);
+      const auto scale_and_read = [&](Index count) {
+        T* const x = next();
+        for (Index first = 0; first < s.size(); first += count) {
+          bench::scale_in_place(x + first, count, 1);
+          bench::read(table.cos(1).data() + first, count);
         }
       };
       limit = bench::faster_of([=] { scale_and_read(s.size()); }, [=] { scale_and_read(8 * s.head_dim); });
@@ -96,6 +104,7 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
   bench::beside_the_limit(
       state, 2.0 * static_cast<double>(moved) * sizeof(T), limit,
       [&] {
+        const auto& view = views[static_cast<std::size_t>(parts.next())];
         if (threads == 2)
           rope::rotate<Layout>(view, table, 1, bench::pool());
         else if (gathered)
@@ -109,52 +118,65 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
 template <class Layout, class T>
 void out_of_place(benchmark::State& state, shape s) {
   const rope::frequency_table<table_type<T>> table(rope::frequencies(s.rotated()), s.tokens + 8);
-  const auto x = channels<T>(s.size());
-  auto y = channels<T>(s.size());
-  const auto in = view_of(x.data(), s, order::bshd);
-  const auto out = view_of(y.data(), s, order::bshd);
+  bench::parts_in_turn parts(s.size(), s.size() * Index(sizeof(T)));
+  const auto x = channels<T>(parts.size());
+  auto y = channels<T>(parts.size());
   // Loops, because memcpy may choose other stores than a kernel with arithmetic has. No limit from memory:
   // rotation writes two streams, which some processors do faster than one or four (1.06 times, Zen 3).
   using bits = std::conditional_t<sizeof(T) == 2, short, T>;
+  using bit_array = Eigen::Array<bits, Eigen::Dynamic, 1>;
   const auto copy = [&](Index first, Index count) {
-    Eigen::Map<Eigen::Array<bits, Eigen::Dynamic, 1>>(reinterpret_cast<bits*>(y.data()) + first, count) =
-        Eigen::Map<const Eigen::Array<bits, Eigen::Dynamic, 1>>(
-            reinterpret_cast<const bits*>(x.data()) + first, count);
+    Eigen::Map<bit_array>(reinterpret_cast<bits*>(y.data()) + first, count) =
+        Eigen::Map<const bit_array>(reinterpret_cast<const bits*>(x.data()) + first, count);
     benchmark::ClobberMemory();
   };
-  const Index part = 512, quarter = s.size() / 4;
-  const auto limit = bench::faster_of([&] { copy(0, s.size()); },
-                                      [&] {
-                                        for (Index first = 0; first < quarter; first += part)
-                                          for (Index stream = 0; stream < 4; ++stream)
-                                            copy(stream * quarter + first, (std::min)(part, quarter - first));
-                                      });
+  const auto next = [&] { return parts.begin(parts.next()); };
+  const Index piece = 512, quarter = s.size() / 4;
+  const auto limit =
+      bench::faster_of([&] { copy(next(), s.size()); },
+                       [&] {
+                         for (Index begin = next(), first = 0; first < quarter; first += piece)
+                           for (Index stream = 0; stream < 4; ++stream)
+                             copy(begin + stream * quarter + first, (std::min)(piece, quarter - first));
+                       });
   bench::beside_the_limit(
       state, 2.0 * static_cast<double>(s.size()) * sizeof(T), limit,
-      [&] { rope::rotate_to<Layout>(in, out, table, 1); },
-      s.size() * Index(sizeof(T)) >= Index{1} << 24 ? bench::beside::another_call : bench::beside::hardware);
+      [&] {
+        const Index begin = next();
+        rope::rotate_to<Layout>(view_of(x.data() + begin, s, order::bshd),
+                                view_of(y.data() + begin, s, order::bshd), table, 1);
+      },
+      parts.count() > 1 ? bench::beside::another_call : bench::beside::hardware);
 }
 
 void query_and_key(benchmark::State& state, Index tokens) {
   const rope::frequency_table<float> table(rope::frequencies(128), tokens + 8);
-  auto q = channels<float>(tokens * 32 * 128), k = channels<float>(tokens * 8 * 128);
-  const auto queries = rope::thd(q.data(), tokens, 32, 128), keys = rope::thd(k.data(), tokens, 8, 128);
+  bench::parts_in_turn parts(tokens * 40 * 128, tokens * 32 * 128 * Index(sizeof(float)));
+  auto memory = channels<float>(parts.size());
+  const auto next = [&] { return memory.data() + parts.begin(parts.next()); };
   bench::beside_the_limit(
-      state, 2.0 * sizeof(float) * static_cast<double>(q.size() + k.size()),
+      state, 2.0 * sizeof(float) * static_cast<double>(tokens * 40 * 128),
+      [&] { bench::scale_in_place(next(), tokens * 40 * 128, 1); },
       [&] {
-        bench::scale_in_place(q.data(), static_cast<Index>(q.size()), 1);
-        bench::scale_in_place(k.data(), static_cast<Index>(k.size()), 1);
-      },
-      [&] { rope::rotate<rope::half_split>(queries, keys, table, 1); });
+        float* const q = next();
+        rope::rotate<rope::half_split>(rope::thd(q, tokens, 32, 128),
+                                       rope::thd(q + tokens * 32 * 128, tokens, 8, 128), table, 1);
+      });
 }
 
 void another_way(benchmark::State& state, shape s, const bench::rotation_way& way) {
   const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens);
-  auto x = channels<float>(s.size());
-  const std::function<void()> rotation = way.prepare(x.data(), table, s.tokens, s.heads, s.head_dim);
-  bench::beside_the_limit(
-      state, 2.0 * sizeof(float) * static_cast<double>(s.size()),
-      [&] { bench::scale_in_place(x.data(), s.size(), 1); }, rotation);
+  bench::parts_in_turn parts(s.size(), s.size() * Index(sizeof(float)));
+  auto memory = channels<float>(parts.size());
+  std::vector<std::function<void()>> rotations;
+  for (Index part = 0; part < parts.count(); ++part)
+    rotations.push_back(way.prepare(memory.data() + parts.begin(part), table, s.tokens, s.heads, s.head_dim));
+  const auto next = [&] { return memory.data() + parts.begin(parts.next()); };
+  std::function<void()> limit = [&] { bench::scale_in_place(next(), s.size(), 1); };
+  if (parts.count() > 1)
+    limit = bench::faster_of(limit, [&] { bench::scale_in_four_streams(next(), s.size(), 1); });
+  bench::beside_the_limit(state, 2.0 * sizeof(float) * static_cast<double>(s.size()), limit,
+                          [&] { rotations[static_cast<std::size_t>(parts.next())](); });
 }
 
 constexpr shape decode = {1, 1, 32, 128}, tokens64 = {1, 64, 32, 128}, prefill512 = {1, 512, 32, 128},
