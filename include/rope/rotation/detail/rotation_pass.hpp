@@ -131,13 +131,13 @@ class rotation {
       for (Index begin = first; begin < last; begin += tokens)
         for (Index h = 0; h < x_.heads; h += streams) {
           const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-          const auto turn = [&](auto together) {
+          const auto rotate_some = [&](auto together) {
             rotate_tokens<apart, together>(steps, b, begin, end, positions + (begin - first), h, heads);
           };
           if (in_groups)
-            turn(std::integral_constant<Index, group>{});
+            rotate_some(std::integral_constant<Index, group>{});
           else
-            turn(std::integral_constant<Index, 0>{});
+            rotate_some(std::integral_constant<Index, 0>{});
         }
     });
     return true;
