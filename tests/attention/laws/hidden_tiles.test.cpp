@@ -64,9 +64,10 @@ struct drawn_rule {
     const Index extents[] = {up_to(1) ? shape.batch : 1, up_to(1) ? shape.heads : 1,
                              up_to(1) ? shape.queries : 1, up_to(4) ? shape.keys : 1};
     const auto size = static_cast<std::size_t>(extents[0] * extents[1] * extents[2] * extents[3]);
-    // Entries come in runs, so that tiles are hidden as a whole, in part, and not at all.
+    // Entries come in long or short runs, so that tiles are hidden as a whole, in part, and not at all.
     bool now = up_to(1) == 0;
-    const auto next = [&] { return now = up_to(90) == 0 ? !now : now; };
+    const Index run = up_to(2) == 0 ? 4 : 90;
+    const auto next = [&] { return now = up_to(run) == 0 ? !now : now; };
     if (up_to(2) == 0) {
       mask.reset(new bool[size]);
       for (std::size_t i = 0; i < size; ++i) mask[i] = next();

@@ -131,9 +131,13 @@ class block_keys {
       if (!admits.covers(held.smallest, held.largest))
         hide(met, [&](Index j) { return !admits(positions[j]); });
     }
-    if (const auto& mask = rules_.options().mask; mask && !met.range.empty())
-      hide(met, mask.at(b_, head, token) + begin_of_tile_ * mask.key_step(), mask.key_step(),
-           [](bool visible) { return !visible; });
+    if (const auto& mask = rules_.options().mask; mask && !met.range.empty()) {
+      const bool* row = mask.at(b_, head, token) + begin_of_tile_ * mask.key_step();
+      if (mask.key_step() == 1)
+        hide(met, row);
+      else
+        hide(met, [&](Index j) { return !row[j * mask.key_step()]; });
+    }
     if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
       hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
            visibility::hides);

@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <cstdint>
+#include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/attention/detail/visibility.hpp>
@@ -65,7 +66,36 @@ void hide(row_in_tile& row, const auto& hides) {
   for (; hides(row.range.last - 1); --hidden) --row.range.last;
   row.has_holes = row.has_holes || hidden > 0;
 }
-/// The same for the entries of a mask or a bias from that of the first key of the tile on.
+/// Eight entries of a mask as one integer: 0 where all of them are false, eight_visible where all are true.
+inline std::uint64_t eight_of(const bool* mask) {
+  std::uint64_t entries;
+  std::memcpy(&entries, mask, sizeof entries);
+  return entries;
+}
+inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
+
+/// Takes from what a query sees the keys that its row of a mask hides; `mask` holds the entry of the first key of
+/// the tile on. Eight keys at a time: one by one this took a quarter of the time of a prefill whose mask hides 7 of
+/// 8 tiles (1024 tokens, 4 heads of 128 on one key head; Zen 3).
+inline void hide(row_in_tile& row, const bool* mask) {
+  static_assert(sizeof(bool) == 1);
+  Index first = row.range.first, last = row.range.last;
+  while (first + 8 <= last && eight_of(mask + first) == 0) first += 8;
+  while (first < last && !mask[first]) ++first;
+  while (first + 8 <= last && eight_of(mask + last - 8) == 0) last -= 8;
+  while (first < last && !mask[last - 1]) --last;
+  if (first == last) {
+    row = {{0, 0}, false};
+    return;
+  }
+  std::uint64_t hidden = 0;
+  Index j = first;
+  for (; j + 8 <= last; j += 8) hidden |= eight_of(mask + j) ^ eight_visible;
+  for (; j < last; ++j) hidden |= mask[j] ? 0u : 1u;
+  row = {{first, last}, row.has_holes || hidden != 0};
+}
+
+/// The same for the entries of a bias from that of the first key of the tile on.
 template <class X>
 void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   if (step == 1)
