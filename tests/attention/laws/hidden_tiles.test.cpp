@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -257,5 +258,30 @@ TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]
         CHECK(differ == 0);
       }
     }
+  }
+}
+
+TEST_CASE("the order of listed positions is that of every two neighbours", "[attention]") {
+  using limits = std::numeric_limits<std::int64_t>;
+  const Index keys = 1100, rows = 2;
+  // A step that is none of +1, at every place of both rows.
+  for (const std::int64_t step : {std::int64_t{0}, std::int64_t{2}, std::int64_t{1000}, std::int64_t{-1}})
+    for (Index place = 1; place < rows * keys; ++place) {
+      std::vector<std::int64_t> positions;
+      for (Index j = 0; j < rows * keys; ++j)
+        positions.push_back(j % keys == 0 ? -7 : positions.back() + (j == place ? step : 1));
+      const detail::visibility rules({.key_positions = positions}, {rows, 1, keys, 1, 8});
+      CAPTURE(step, place);
+      const bool begins_row = place % keys == 0;
+      CHECK(rules.in_order() == begins_row);
+      CHECK(rules.in_ranges() == (begins_row || step >= 0));
+    }
+  // Positions that are as far apart as integers of 64 bits are.
+  for (const bool falls : {false, true}) {
+    std::vector<std::int64_t> ends = {(limits::min)(), (limits::max)()};
+    if (falls) std::swap(ends[0], ends[1]);
+    const detail::visibility rules({.key_positions = ends}, {1, 1, 2, 1, 8});
+    CHECK_FALSE(rules.in_order());
+    CHECK(rules.in_ranges() == !falls);
   }
 }
