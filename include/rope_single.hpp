@@ -8295,11 +8295,17 @@ template <class P, class A, class K, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, const K* keys, Index stride,
                                       P* sums, std::index_sequence<r...>,
                                       std::index_sequence<n...> each_key) {
-  const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
-  (multiply_add_each<int(r * sizeof...(n))>(
-       in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
-       each_key),
-   ...);
+  if constexpr (sizeof...(r) == 1) {
+    // As many keys as sums: loaded all at once they would need more registers than there are.
+    const P query = in_register(load<P>(queries));
+    ((sums[n] = multiply_add(query, load<P>(keys + Index(n) * stride), sums[n])), ...);
+  } else {
+    const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
+    (multiply_add_each<int(r * sizeof...(n))>(
+         in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
+         each_key),
+     ...);
+  }
 }
 
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys. The
@@ -9098,14 +9104,20 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
   // Called twice: what GCC does not inline keeps its sums in memory.
   const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
-    const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
-    const auto one = [&](const pairs& query, sums* of_row) {
-      ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
-    };
-    const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
-      (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
-    };
-    each(std::make_index_sequence<std::size_t(rows)>{});
+    if constexpr (rows == 1) {  // for the reason that score_packet gives
+      const pairs query = in_register(load_from(queries + d));
+      ((sum[n] = Products::multiply_add(query, load_from(keys.rows + Index(n) * keys.stride + d), sum[n])),
+       ...);
+    } else {
+      const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
+      const auto one = [&](const pairs& query, sums* of_row) {
+        ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
+      };
+      const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
+        (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
+      };
+      each(std::make_index_sequence<std::size_t(rows)>{});
+    }
   };
   const auto multiply = [&](Index d) {
     multiply_loaded(d, [](const auto* from) { return Products::load(from); });

@@ -43,14 +43,20 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
   // Called twice: what GCC does not inline keeps its sums in memory.
   const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
-    const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
-    const auto one = [&](const pairs& query, sums* of_row) {
-      ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
-    };
-    const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
-      (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
-    };
-    each(std::make_index_sequence<std::size_t(rows)>{});
+    if constexpr (rows == 1) {  // for the reason that score_packet gives
+      const pairs query = in_register(load_from(queries + d));
+      ((sum[n] = Products::multiply_add(query, load_from(keys.rows + Index(n) * keys.stride + d), sum[n])),
+       ...);
+    } else {
+      const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
+      const auto one = [&](const pairs& query, sums* of_row) {
+        ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
+      };
+      const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
+        (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
+      };
+      each(std::make_index_sequence<std::size_t(rows)>{});
+    }
   };
   const auto multiply = [&](Index d) {
     multiply_loaded(d, [](const auto* from) { return Products::load(from); });

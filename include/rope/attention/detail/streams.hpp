@@ -46,11 +46,17 @@ template <class P, class A, class K, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, const K* keys, Index stride,
                                       P* sums, std::index_sequence<r...>,
                                       std::index_sequence<n...> each_key) {
-  const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
-  (multiply_add_each<int(r * sizeof...(n))>(
-       in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
-       each_key),
-   ...);
+  if constexpr (sizeof...(r) == 1) {
+    // As many keys as sums: loaded all at once they would need more registers than there are.
+    const P query = in_register(load<P>(queries));
+    ((sums[n] = multiply_add(query, load<P>(keys + Index(n) * stride), sums[n])), ...);
+  } else {
+    const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
+    (multiply_add_each<int(r * sizeof...(n))>(
+         in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
+         each_key),
+     ...);
+  }
 }
 
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys. The
