@@ -7,19 +7,18 @@
 
 #include <rope/attention/detail/bfloat16_decode_operands.hpp>
 #include <rope/attention/detail/bfloat16_operands.hpp>
-#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/integer_decode_operands.hpp>
 #include <rope/attention/detail/integer_operands.hpp>
 #include <rope/attention/detail/prefill_kernel.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/splits.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/product_precision.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
@@ -96,72 +95,41 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 
-/// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
-/// row, which holds its learned sink.
-struct seen_splits {
-  struct split_of_row {
-    Index b, split;
-  };
-  split_of_row* list;
-  Index count;
-};
-
-template <class T, class Turn, class C>
-seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
-  struct decode_splits {};
-  const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
-  seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
-  for (Index b = 0; b < call.q.batch; ++b) {
-    splits.list[splits.count++] = {b, 0};
-    block_keys(call.rules, b, 0, call.q.tokens, 0, call.q.heads)
-        .for_each_tile(size, [&](Index begin, Index /*count*/) {
-          if (begin > 0) splits.list[splits.count++] = {b, begin / size};
-        });
-  }
-  return splits;
-}
-
 template <class T, class Turn, class C, class Threads>
 void attend_splits(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  using A = arithmetic<T>;
-  using results = decode_results<A>;
-  struct decode_sums {};
-  const Index rows = call.q.tokens * call.q.heads, channels = call.v.head_dim;
-  const seen_splits splits = splits_of(call, results::split);
-  const Index of_rows = splits.count;
-  A* memory = workspace<decode_sums, A>(of_rows * rows * (channels + 2));
-  const auto results_from = [&](Index place) {
-    A *maximum = memory + of_rows * rows * channels + place * rows, *sum = maximum + of_rows * rows;
-    return results{rows, channels, memory + place * rows * channels, {maximum, sum}};
-  };
-  const Index keys = (std::min)(results::split, call.k.tokens);
+  using results_type = decode_results<arithmetic<T>>;
+  const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
+  const seen_splits splits = splits_of(call, results_type::split);
+  const results_type results(splits.count, rows, call.v.head_dim);
   const Index available = available_threads(threads),
               wanted = available <= 1 ? 1 : tasks_per_thread * available;
-  const Index heads = piece_of(call.k.heads, (std::min)(call.k.heads, (wanted + of_rows - 1) / of_rows)),
+  const Index heads = piece_of(call.k.heads,
+                               (std::min)(call.k.heads, (wanted + splits.count - 1) / splits.count)),
               parts = (call.k.heads + heads - 1) / heads;
-  const Index of_head = call.q.tokens * call.group(), strip = panel_shape<A>::rows,
+  const Index strip = panel_shape<arithmetic<T>>::rows,
               cuts = (std::min)((of_head + strip - 1) / strip,
-                                (wanted + of_rows * parts - 1) / (of_rows * parts)),
+                                (wanted + splits.count * parts - 1) / (splits.count * parts)),
               rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
               pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  parallel_tasks(threads, of_rows * pieces, cost_of(rows / pieces, keys, call.k.head_dim + channels),
-                 [&](Index task) {
-                   const Index place = task / pieces, part = task % pieces % parts,
-                               first_row = task % pieces / parts * rows_of_cut;
-                   attend_split(call, results_from(0),
-                                {.b = splits.list[place].b,
-                                 .split = splits.list[place].split,
-                                 .place = place,
-                                 .first_head = part * heads,
-                                 .heads = (std::min)(heads, call.k.heads - part * heads),
-                                 .first_row = first_row,
-                                 .rows = (std::min)(rows_of_cut, of_head - first_row)});
+  const pending_splits pending(splits, call.q.batch, pieces);
+  const Index keys = (std::min)(results_type::split, call.k.tokens);
+  parallel_tasks(threads, splits.count * pieces,
+                 cost_of(rows / pieces, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
+                   const Index place = task / pieces, piece = task % pieces, part = piece % parts,
+                               first_row = piece / parts * rows_of_cut;
+                   const key_split split = {.b = splits.list[place].b,
+                                            .split = splits.list[place].split,
+                                            .place = place,
+                                            .first_head = part * heads,
+                                            .heads = (std::min)(heads, call.k.heads - part * heads),
+                                            .first_row = first_row,
+                                            .rows = (std::min)(rows_of_cut, of_head - first_row)};
+                   attend_split(call, results, split);
+                   if (!pending.complete(split.b, piece)) return;
+                   for (Index kv = split.first_head; kv < split.first_head + split.heads; ++kv)
+                     for (Index row = first_row; row < first_row + split.rows; ++row)
+                       merge_splits(call, results, pending.places_of(split.b), kv * of_head + row);
                  });
-  for (Index place = 0, next; place < splits.count; place = next) {
-    const Index b = splits.list[place].b;
-    for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
-    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_from(place), next - place, row);
-  }
 }
 
 /// The most rows of queries, tokens * group, that are served fastest without packing keys and values: fewer

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
+#include <algorithm>  // std::min, std::max, std::fill, std::copy_n
 #include <cstdint>
 
 #include <rope/attention/detail/block_keys.hpp>
@@ -11,6 +11,7 @@
 #include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/splits.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
@@ -30,7 +31,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What the splits of one row of the batch leave behind, per query of every key head.
+/// What splits leave behind, per query of every key head.
 template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
@@ -38,6 +39,15 @@ struct decode_results {
   Index rows, channels;   // rows of all key heads, channels of a row
   A* sums;                // [places, rows, channels]
   softmax_rows<A> state;  // [places, rows]
+
+  /// In scratch of the calling thread.
+  decode_results(Index places, Index rows_of_place, Index channels_of_row)
+      : rows(rows_of_place), channels(channels_of_row) {
+    struct decode_sums {};
+    sums = workspace<decode_sums, A>(places * rows * (channels + 2));
+    state.maximum = sums + places * rows * channels;
+    state.sum = state.maximum + places * rows;
+  }
 
   A* sums_of(Index place, Index row) const { return sums + (place * rows + row) * channels; }
   softmax_rows<A> state_of(Index place, Index row) const {
@@ -76,9 +86,13 @@ class decode_split {
     struct decode_scores {};
     struct decode_tile_sums {};
     struct decode_care {};
+    struct decode_split_sums {};
     scores_ = workspace<decode_scores, A>(rows_ * heads_ * shape::tile);
     tile_sums_ = workspace<decode_tile_sums, sum_type>(rows_ * heads_ * call.v.head_dim);
     careful_ = workspace<decode_care, char>(heads_ * strips());
+    sums_ = workspace<decode_split_sums, A>(rows_ * heads_ * (results_.channels + 2));
+    state_.maximum = sums_ + rows_ * heads_ * results_.channels;
+    state_.sum = state_.maximum + rows_ * heads_;
   }
 
   void run() {
@@ -97,6 +111,7 @@ class decode_split {
         if (keys.look_at(tile, (std::min)(shape::tile, end - tile))) attend_tile(keys, kv, at_once, after);
       }
     }
+    for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
   }
 
  private:
@@ -110,9 +125,6 @@ class decode_split {
     const auto [first, count] = rows_in(strip);
     return {b_, 0, kv * call_.group(), call_.group(), first_row_ + first, count};
   }
-  Index row_of(Index kv, Index strip) const {
-    return kv * call_.q.tokens * call_.group() + first_row_ + strip * shape::rows;
-  }
   A* scores_of(Index kv, Index strip = 0) const {
     return scores_ + ((kv - first_head_) * rows_ + strip * shape::rows) * shape::tile;
   }
@@ -120,9 +132,12 @@ class decode_split {
     return tile_sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * call_.v.head_dim;
   }
   char& careful(Index kv, Index strip) { return careful_[(kv - first_head_) * strips() + strip]; }
-  A* sums_of(Index kv, Index strip = 0) const { return results_.sums_of(place_, row_of(kv, strip)); }
+  A* sums_of(Index kv, Index strip = 0) const {
+    return sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * results_.channels;
+  }
   softmax_rows<A> state_of(Index kv, Index strip = 0) const {
-    return results_.state_of(place_, row_of(kv, strip));
+    const Index row = (kv - first_head_) * rows_ + strip * shape::rows;
+    return {state_.maximum + row, state_.sum + row};
   }
   /// Calls body(kv, strip) for every strip of heads [head, head + heads).
   void for_each_strip(Index head, Index heads, const auto& body) const {
@@ -142,6 +157,17 @@ class decode_split {
         operands_.clear_queries(kv, t);
       else
         operands_.pack_queries(kv, t, factors_.query);
+  }
+
+  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results of
+  /// several threads lie side by side, one core's prefetching takes lines from another that writes them for every
+  /// tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  void leave_results(Index kv) const {
+    const Index row = kv * call_.q.tokens * call_.group() + first_row_;
+    const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
+    std::copy_n(sums_of(kv), rows_ * results_.channels, results_.sums_of(place_, row));
+    std::copy_n(from.maximum, rows_, to.maximum);
+    std::copy_n(from.sum, rows_, to.sum);
   }
 
   /// \param after  the keys that are read after this tile
@@ -224,8 +250,10 @@ class decode_split {
   score_factors factors_;
   Index first_row_, rows_;
   decode_turns<C> turns_;
-  A* scores_;            // [heads, rows, tile]
-  sum_type* tile_sums_;  // [heads, rows, value_dim]
+  A* scores_;              // [heads, rows, tile]
+  sum_type* tile_sums_;    // [heads, rows, value_dim]
+  A* sums_;                // [heads, rows, value_dim]
+  softmax_rows<A> state_;  // [heads, rows]
   Operands operands_;
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
@@ -234,12 +262,12 @@ class decode_split {
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
 template <class T, class Turn, class C>
-void merge_splits(const attention_call<T, Turn, C>& call, Index b,
-                  const decode_results<arithmetic<T>>& results, Index places, Index row) {
+void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+                  const split_places& places, Index row) {
   using A = arithmetic<T>;
-  A* sums = results.sums_of(0, row);
-  const softmax_rows<A> total = results.state_of(0, row);
-  for (Index place = 1; place < places; ++place) {
+  A* sums = results.sums_of(places.first, row);
+  const softmax_rows<A> total = results.state_of(places.first, row);
+  for (Index place = places.first + 1; place < places.first + places.count; ++place) {
     const softmax_rows<A> part = results.state_of(place, row);
     if (equal(*part.sum, A(0))) continue;
     const joined_factors<A> factors = join(total, part);
@@ -247,8 +275,8 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   const Index i = row % rows / group, h = row / rows * group + row % group;
-  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(b, i, h));
-  write_log_sum_exp(call.rules, b, i, h, *total.maximum, *total.sum);
+  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(places.b, i, h));
+  write_log_sum_exp(call.rules, places.b, i, h, *total.maximum, *total.sum);
 }
 
 }  // namespace detail
