@@ -2721,8 +2721,8 @@ class visibility {
     return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
   }
 
-  /// The order of rows of `keys` listed positions. Pieces of a row are looked through without branches: 262144
-  /// positions take 57 us instead of 162 (g++ 12, AVX2, Zen 3).
+  /// The order of rows of `keys` listed positions. Pieces of a row are looked through without branches:
+  /// 262144 positions take 57 us instead of 162 (g++ 12, AVX2, Zen 3).
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
@@ -2895,9 +2895,9 @@ inline std::uint64_t eight_of(const bool* mask) {
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
 
-/// Takes from what a query sees the keys that its row of a mask hides; `mask` holds the entry of the first key of
-/// the tile on. Eight keys at a time: one by one this took a quarter of the time of a prefill whose mask hides 7 of
-/// 8 tiles (1024 tokens, 4 heads of 128 on one key head; Zen 3).
+/// Takes from what a query sees the keys that its row of a mask hides; `mask` holds the entry of the first
+/// key of the tile on. Eight keys at a time: one by one, this took a quarter of the time of a prefill whose
+/// mask hides 7 of 8 tiles (1024 tokens, 4 heads of 128 on one key head; Zen 3).
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -10260,7 +10260,7 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 #include <memory>  // std::construct_at
 
 
-/// The splits that decoding cuts keys into: which ones it reads, and when all of a row are there to be merged.
+/// The splits that decoding cuts keys into: which ones it reads, and when all of a row are complete.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -10506,9 +10506,9 @@ class decode_split {
         operands_.pack_queries(kv, t, factors_.query);
   }
 
-  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results of
-  /// several threads lie side by side, one core's prefetching takes lines from another that writes them for every
-  /// tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results
+  /// of several threads lie side by side, prefetching of one core takes lines that another one writes for
+  /// every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);

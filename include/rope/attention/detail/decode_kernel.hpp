@@ -159,9 +159,9 @@ class decode_split {
         operands_.pack_queries(kv, t, factors_.query);
   }
 
-  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results of
-  /// several threads lie side by side, one core's prefetching takes lines from another that writes them for every
-  /// tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results
+  /// of several threads lie side by side, prefetching of one core takes lines that another one writes for
+  /// every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);

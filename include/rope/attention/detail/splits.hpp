@@ -11,7 +11,7 @@
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
-/// The splits that decoding cuts keys into: which ones it reads, and when all of a row are there to be merged.
+/// The splits that decoding cuts keys into: which ones it reads, and when all of a row are complete.
 
 namespace rope {
 inline namespace ROPE_ABI {
