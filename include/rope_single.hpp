@@ -5644,13 +5644,10 @@ struct faster_form {
 /// Heads that share one read of the table where a row is more than one block and at most two, and the data is
 /// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
 /// Longer rows, of more blocks, are slower that way from memory. (AVX2, Zen 3, share of the speed of x *= a,
-/// heads of 128 floats: half_split with one head, two and four 0.88, 1.0 and 0.93 in a cache that cores
-/// share, 0.93, 1.1 and 0.85 from memory; interleaved with one head and four 0.65 and 0.78, 0.90 and 0.96.)
+/// heads of 128 floats, one head, two and four: half_split 0.88, 1.0 and 0.93 in a cache that cores share,
+/// 0.93, 1.1 and 0.85 from memory; interleaved 0.50, 0.68 and 0.72, and 0.72, 0.72 and 0.61 from memory.)
 /// Not measured with 32 registers, where a block holds more pairs.
-template <class Layout>
-inline constexpr Index heads_together = registers >= 32                      ? 1
-                                        : std::is_same_v<Layout, half_split> ? 2
-                                                                             : 4;
+inline constexpr Index heads_together = registers >= 32 ? 1 : 2;
 
 /// Heads [first, first + heads) of x.
 template <class T>
@@ -5667,9 +5664,9 @@ EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse>
   };
   if (in_one_pass<Layout, T, P, apart>(row.pairs)) {
     rotate_from(0, x.heads);
-  } else if (heads_together<Layout> > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, apart>) {
-    for (Index h = 0; h < x.heads; h += heads_together<Layout>)
-      rotate_from(h, (std::min)(heads_together<Layout>, x.heads - h));
+  } else if (heads_together > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, apart>) {
+    for (Index h = 0; h < x.heads; h += heads_together)
+      rotate_from(h, (std::min)(heads_together, x.heads - h));
   } else {
     // Passing through the heads once per part of a row would leave the order of memory, which costs more than
     // reading the row from the L1 cache for each head.
@@ -7656,7 +7653,7 @@ class rotation {
   /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
-    return heads_together<Layout> > 1 && table_.pairs <= two_blocks &&
+    return heads_together > 1 && table_.pairs <= two_blocks &&
            (std::is_same_v<Layout, interleaved> || !is_token_major());
   }
 
@@ -7673,7 +7670,7 @@ class rotation {
     constexpr bool again = apart == form::read_again_apart;
     if (invert_rows_ || !is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
     if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::holds_between_buffers) return false;
-    constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together<Layout> : 0;
+    constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together : 0;
     const bool in_groups = streams_ && table_.pairs > pairs;
     if (in_groups && !(again && takes_groups(2 * pairs))) return false;
     if (x_.heads > 1) {

@@ -76,13 +76,10 @@ struct faster_form {
 /// Heads that share one read of the table where a row is more than one block and at most two, and the data is
 /// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
 /// Longer rows, of more blocks, are slower that way from memory. (AVX2, Zen 3, share of the speed of x *= a,
-/// heads of 128 floats: half_split with one head, two and four 0.88, 1.0 and 0.93 in a cache that cores
-/// share, 0.93, 1.1 and 0.85 from memory; interleaved with one head and four 0.65 and 0.78, 0.90 and 0.96.)
+/// heads of 128 floats, one head, two and four: half_split 0.88, 1.0 and 0.93 in a cache that cores share,
+/// 0.93, 1.1 and 0.85 from memory; interleaved 0.50, 0.68 and 0.72, and 0.72, 0.72 and 0.61 from memory.)
 /// Not measured with 32 registers, where a block holds more pairs.
-template <class Layout>
-inline constexpr Index heads_together = registers >= 32                      ? 1
-                                        : std::is_same_v<Layout, half_split> ? 2
-                                                                             : 4;
+inline constexpr Index heads_together = registers >= 32 ? 1 : 2;
 
 /// Heads [first, first + heads) of x.
 template <class T>
@@ -99,9 +96,9 @@ EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse>
   };
   if (in_one_pass<Layout, T, P, apart>(row.pairs)) {
     rotate_from(0, x.heads);
-  } else if (heads_together<Layout> > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, apart>) {
-    for (Index h = 0; h < x.heads; h += heads_together<Layout>)
-      rotate_from(h, (std::min)(heads_together<Layout>, x.heads - h));
+  } else if (heads_together > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, apart>) {
+    for (Index h = 0; h < x.heads; h += heads_together)
+      rotate_from(h, (std::min)(heads_together, x.heads - h));
   } else {
     // Passing through the heads once per part of a row would leave the order of memory, which costs more than
     // reading the row from the L1 cache for each head.
