@@ -18,13 +18,14 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-COLOURS = ["#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#7a6a4f", "#337ea9", "#999999"]
+COLOURS = ["#0b6e99", "#d9730d", "#2e7d32", "#8e44ad", "#111111", "#c2185b", "#8d6e63"]
+LIMIT_COLOURS = ["#777777", "#b0884a"]
 
 
 class Plot:
     """A rectangle with axes, in a picture of fixed size."""
 
-    def __init__(self, title, note, width=860, height=460, left=74, bottom=96, top=56, right=20):
+    def __init__(self, title, note, width=860, height=400, left=74, bottom=60, top=56, right=20):
         self.width, self.height = width, height
         self.x0, self.x1 = left, width - right
         self.y0, self.y1 = height - bottom, top
@@ -46,10 +47,6 @@ class Plot:
         self.parts.append(f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" '
                           f'stroke="{colour}" stroke-width="{width}"{dashes}/>')
 
-    def box(self, x, y, width, height, colour):
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
-                          f'fill="{colour}"/>')
-
     def curve(self, points, colour, dash=""):
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
@@ -62,132 +59,114 @@ class Plot:
         (RESULTS / name).write_text("\n".join(self.parts) + "\n</svg>\n")
 
 
-def bars(name, title, note, groups, series, value, target=None):
-    """One group of bars per shape, one bar per series; value(group, series) is a share of the limit or None."""
-    plot = Plot(title, note)
-    for tenth in range(0, 11, 2):
-        y = plot.y0 + (plot.y1 - plot.y0) * tenth / 11
-        plot.line(plot.x0, y, plot.x1, y, "#bbb" if tenth == 10 else "#eee")
-        plot.text(plot.x0 - 8, y + 4, f"{tenth / 10:.1f}", anchor="end")
-    plot.text(18, (plot.y0 + plot.y1) / 2, "share of the limit", anchor="middle", angle=-90)
-    step = (plot.x1 - plot.x0) / len(groups)
-    width = 0.8 * step / len(series)
-    for g, group in enumerate(groups):
-        for s, one in enumerate(series):
-            share = value(group, one)
-            if share is None:
-                continue
-            height = (plot.y0 - plot.y1) * min(share, 1.1) / 1.1
-            x = plot.x0 + g * step + 0.1 * step + s * width
-            plot.box(x, plot.y0 - height, width - 1, height, COLOURS[s])
-            plot.text(x + width / 2, plot.y0 - height - 3, f"{share:.2f}", size=8, anchor="middle")
-        plot.text(plot.x0 + (g + 0.5) * step, plot.y0 + 16, group, anchor="middle")
-    legend(plot, series)
-    plot.write(name)
+def steps_of(low, high):
+    """Some round numbers from `low` to `high`, where to draw lines: logarithmic unless `low` is 0."""
+    if low > 0:
+        all_steps = [m * 10.0 ** e for e in range(-4, 9) for m in ((1, 2, 5) if high < 1000 * low else (1,))]
+        return ([max(step for step in all_steps if step <= low)] + [step for step in all_steps if low < step < high]
+                + [min(step for step in all_steps if step >= high)])
+    step = next(m * 10.0 ** e for e in range(-4, 9) for m in (1, 2, 5) if high <= 6 * m * 10.0 ** e)
+    return [n * step for n in range(math.ceil(high / step - 1e-9) + 1)]
 
 
-def legend(plot, names, dashes=None):
-    x, y = plot.x0, plot.height - 40
-    for i, one in enumerate(names):
-        length = 34 + 7 * len(one)
-        if x + length > plot.x1:
-            x, y = plot.x0, y + 18
-        plot.line(x, y - 4, x + 16, y - 4, COLOURS[i % len(COLOURS)], 3, (dashes or {}).get(one, ""))
-        plot.text(x + 21, y, one)
-        x += length
-
-
-def curves(name, title, note, series, x_label, y_label, dashes=None):
-    """series: {name: [(x, y), ...]}, both axes logarithmic."""
-    plot = Plot(title, note, bottom=110)
+def curves(name, title, note, series, y_label, steps=None, dashed=()):
+    """{name: [(tokens, y), ...]}, one line each with its name beside its end; the lines across are at `steps`."""
+    plot = Plot(title, note, right=190)
     points = [p for line in series.values() for p in line]
     if not points:
         return
+    if steps is None:
+        low, high = min(p[1] for p in points), max(p[1] for p in points)
+        steps = steps_of(low if high > 8 * low else 0, high)
     low_x, high_x = (math.log2(f(p[0] for p in points)) for f in (min, max))
-    low_y, high_y = math.floor(math.log10(min(p[1] for p in points))), math.ceil(math.log10(max(p[1] for p in points)))
+    scale = math.log10 if steps[0] > 0 else float
 
     def at(x, y):
+        low, high = scale(steps[0]), scale(steps[-1])
         return (plot.x0 + (plot.x1 - plot.x0) * (math.log2(x) - low_x) / max(high_x - low_x, 1e-9),
-                plot.y0 + (plot.y1 - plot.y0) * (math.log10(y) - low_y) / max(high_y - low_y, 1))
+                plot.y0 + (plot.y1 - plot.y0) * (scale(min(max(y, steps[0]), steps[-1])) - low) / (high - low))
 
-    for exponent in range(low_y, high_y + 1):
-        y = at(2 ** low_x, 10 ** exponent)[1]
+    for step in steps:
+        y = at(2 ** low_x, step)[1]
         plot.line(plot.x0, y, plot.x1, y)
-        plot.text(plot.x0 - 8, y + 4, f"{10 ** exponent:g}", anchor="end")
+        plot.text(plot.x0 - 8, y + 4, f"{step:g}", anchor="end")
     for x in sorted({p[0] for p in points}):
-        plot.line(at(x, 10 ** low_y)[0], plot.y0, at(x, 10 ** low_y)[0], plot.y1, "#eee")
-        plot.text(at(x, 10 ** low_y)[0], plot.y0 + 16, str(x), anchor="middle")
-    plot.text((plot.x0 + plot.x1) / 2, plot.y0 + 34, x_label, anchor="middle")
+        plot.text(at(x, steps[0])[0], plot.y0 + 16, str(x), anchor="middle")
+    plot.text((plot.x0 + plot.x1) / 2, plot.y0 + 34, "tokens", anchor="middle")
     plot.text(18, (plot.y0 + plot.y1) / 2, y_label, anchor="middle", angle=-90)
-    for i, (one, line) in enumerate(series.items()):
-        plot.curve([at(*p) for p in sorted(line)], COLOURS[i % len(COLOURS)], (dashes or {}).get(one, ""))
-    legend(plot, list(series), dashes)
+    ends, colours = [], iter(COLOURS)
+    for one, line in series.items():
+        colour = LIMIT_COLOURS[one in dashed[1:]] if one in dashed else next(colours)
+        plot.curve([at(*p) for p in sorted(line)], colour, "5 4" if one in dashed else "")
+        ends.append((at(*max(line))[1] + 4, one, colour))
+    below = plot.y1 - 100.0
+    for y, one, colour in sorted(ends):  # names that would lie on one another move down
+        below = max(y, below + 15)
+        plot.text(plot.x1 + 8, below, one, colour=colour, weight="bold" if one.startswith("rope") else "normal")
     plot.write(name)
 
 
 def load(files):
+    """Cases by their names; those of baseline.json, built without -march=native, are called baseline/..."""
     cases, context = {}, {}
-    for file in files:
+    for file in sorted(files, key=lambda file: pathlib.Path(file).stem == "baseline"):
         result = json.loads(pathlib.Path(file).read_text())
         context = result["context"] | context
         for case in result["benchmarks"]:
             if case.get("run_type", "iteration") == "iteration":
-                cases[case["name"].removesuffix("/manual_time")] = case
+                name = case["name"].removesuffix("/manual_time")
+                cases[f"baseline/{name}" if pathlib.Path(file).stem == "baseline" else name] = case
     return cases, context
 
 
-def tokens_of(name):
-    return int(name.split("/")[4].split("x")[1])
+WAYS = {"rotate": "rope", "plain_loop": "a plain loop", "eigen_arrays": "Eigen arrays",
+        "complex_product": "complex product (Eigen)", "torch_complex": "complex product (PyTorch)",
+        "torch_rotate_half": "rotate_half (PyTorch)"}
+SHARES = [0, 0.2, 0.4, 0.6, 0.8, 1]
 
 
 def rotation(cases, note):
-    shapes = ["1x1x32x128", "1x64x32x128", "1x512x32x128", "1x4096x32x128", "8x128x12x64"]
     for layout in ("half_split", "interleaved"):
-        bars(f"rotate_{layout}.svg", f"rotate<{layout}> in place, one thread",
-             "beside x *= a on the same bytes; " + note, shapes, ["float", "double", "bfloat16", "half"],
-             lambda shape, kind, layout=layout: cases.get(f"rotate/{layout}/{kind}/bshd/{shape}/1 thread", {})
-             .get("share"))
-    series, limit = {}, {}
-    for name, case in cases.items():
-        what, layout, kind, order, *_ = name.split("/") + [""] * 4
-        if kind != "float" or order != "bshd" or not re.search(r"/1x\d+x32x128/1 thread$", name):
-            continue
-        if what.startswith("rotate_"):
-            continue
-        label = f"rope {layout}" if what == "rotate" else f"{what} {layout}"
-        series.setdefault(label.replace("_", " "), []).append((tokens_of(name), case["us"]))
-        if what == "rotate" and layout == "half_split":
-            limit[tokens_of(name)] = case["us"] * case["share"]
-    series["x *= a"] = sorted(limit.items())
-    if limit:
-        curves("rotate_tokens.svg", "One layer's queries, (1, tokens, 32, 128) float, one thread", note, series,
-               "tokens", "microseconds", {"x *= a": "5 4"})
+        shares, times = {}, {}
+        for name, case in cases.items():
+            found = re.fullmatch(rf"(\w+)/{layout}/float/bshd/1x(\d+)x32x128/1 thread", name)
+            if not found or found[1] not in WAYS or "share" not in case:
+                continue
+            tokens = int(found[2])
+            shares.setdefault(WAYS[found[1]], []).append((tokens, case["share"]))
+            times.setdefault(WAYS[found[1]], []).append((tokens, case["us"] / tokens))
+            if found[1] == "rotate":
+                times.setdefault("x *= a", []).append((tokens, case["us"] * case["share"] / tokens))
+        what = f"{layout}: 32 heads of 128 floats, one thread"
+        curves(f"rotate_{layout}.svg", "Speed of rotation, " + what, "share of the speed of x *= a on the same bytes; " + note,
+               shares, "share of the limit", SHARES)
+        curves(f"rotate_time_{layout}.svg", "Time of rotation, " + what, note, times, "microseconds per token",
+               dashed=["x *= a"])
 
 
 def attention(cases, note):
-    names = {"plain": "rope attention", "rotated": "rope attention with rotation", "eigen_products": "Eigen products",
-             "torch": "PyTorch, unfused"}
-    series = {}
+    names = {"plain": "rope", "rotated": "rope, with rotation", "eigen_products": "Eigen products", "torch": "PyTorch, unfused"}
+    limit = "peak multiply-adds"
+    shares, times, memory = {}, {}, {}
     for name, case in cases.items():
-        what, kind, shape, *_ = name.split("/") + [""] * 3
-        if what == "tokens":
-            tokens = int(shape.split("x")[0])
-            series.setdefault(names[kind], []).append((tokens, case["ms"]))
-            if kind == "plain":
-                series.setdefault("peak multiply-adds on the visible half", []).append(
-                    (tokens, case["ms"] * case["share"]))
-    curves("attention_tokens.svg", "Causal attention, 4 query heads on 1 key head of 128, float, one thread", note,
-           series, "tokens", "milliseconds", {"peak multiply-adds on the visible half": "5 4"})
-    memory = {}
-    for name, case in cases.items():
-        if name.startswith("tokens/rotated/") and case.get("scratch_KiB"):
-            tokens = int(name.split("/")[2].split("x")[0])
-            for one, kib in (("scratch of rope attention with rotation", case["scratch_KiB"]),
-                             ("its keys and values", tokens * 2 * 128 * 4 / 1024),
-                             ("scores of one head, tokens x tokens", tokens * tokens * 4 / 1024)):
-                memory.setdefault(one, []).append((tokens, kib))
-    curves("attention_memory.svg", "Memory of causal attention, 4 query heads on 1 key head of 128, float, one thread",
-           note, memory, "tokens", "KiB", {"its keys and values": "5 4", "scores of one head, tokens x tokens": "5 4"})
+        found = re.fullmatch(r"tokens/(\w+)/(\d+)x\d+x4\+1x128/1 thread", name)
+        if not found or "share" not in case:
+            continue
+        kind, tokens = names[found[1]], int(found[2])
+        shares.setdefault(kind, []).append((tokens, case["share"]))
+        times.setdefault(kind, []).append((tokens, case["ms"] / tokens * 1000))
+        if kind == "rope":
+            times.setdefault(limit, []).append((tokens, case["ms"] * case["share"] / tokens * 1000))
+        if found[1] == "rotated" and case.get("scratch_KiB"):
+            for one, size in (("rope, scratch", case["scratch_KiB"] * 1024), ("keys and values", tokens * 2 * 128 * 4),
+                              ("scores of one head", tokens * tokens * 4)):
+                memory.setdefault(one, []).append((tokens, size / 2 ** 20))
+    what = "causal attention, 4 query heads on 1 key head of 128 floats, one thread"
+    curves("attention.svg", "Speed of " + what, "share of peak multiply-adds, of which the visible half counts; " + note, shares,
+           "share of the limit", SHARES)
+    curves("attention_time.svg", "Time of " + what, note, times, "microseconds per token", dashed=[limit])
+    curves("attention_memory.svg", "Memory of " + what, note, memory, "MiB",
+           dashed=["keys and values", "scores of one head"])
 
 
 def share(cases, name):
@@ -307,6 +286,12 @@ def long_table(cases, context):
 
 def targets(cases, context):
     """What was asked of speed, a row each: the shares measured, the share asked for, and the limit."""
+    cases = cases | {f"beside_loop/{layout}": {"share": cases[rope]["share"] / cases[loop]["share"]}
+                     for layout in ("half_split", "interleaved")
+                     for rope, loop in [[f"{what}/{layout}/float/bshd/1x4096x32x128/1 thread"
+                                         for what in ("rotate", "plain_loop")]]
+                     if "share" in cases.get(rope, ()) and "share" in cases.get(loop, ())}
+
     def rotation(shape, kind="float", order="bshd"):
         return [f"rotate/{layout}/{kind}/{order}/{shape}/1 thread" for layout in ("half_split", "interleaved")]
 
@@ -331,17 +316,58 @@ def targets(cases, context):
                                ("kv_cache_half", "half", (0.6, 0.6, 0.85))):
         rows.append((f"decoding from {name}, 512 / 4096 / 16384 keys, of a plain read",
                      [f"decode/{cache}/1x{keys}x32+8x128/1 thread" for keys in (512, 4096, 16384)], asked))
+    for kind, asked in (("float", 0.8), ("bfloat16", 0.5), ("half", 0.25)):
+        rows.append((f"built without -march, prefill (1, 4096, 32, 128) of {kind}, from memory",
+                     ["baseline/" + name for name in rotation("1x4096x32x128", kind)], (asked, asked)))
+    threads = [("16 + 1 heads, 32768 keys", "1x32768x16+1x128"), ("128 + 1 heads, 4096 keys", "1x4096x128+1x128"),
+               ("16 new tokens, 4096 keys", "16x4096x32+8x128"), ("32 + 8 heads, 1000 keys", "1x1000x32+8x128")]
+    rows += [(f"attention on two threads, times as fast as on one: {label}", [f"two_threads/{name}/2 threads"], (1.8,))
+             for label, name in threads]
+    rows.append(("the same: 16 rows of 1000 keys in a cache, of which one has 999",
+                 ["two_threads_uneven/1x1000x32+8x128/2 threads"], (1.8,)))
+    rows.append(("prefill (1, 4096, 32, 128), times as fast as a plain loop over the same table",
+                 ["beside_loop/half_split", "beside_loop/interleaved"], (1.0, 1.0)))
     rows.append(("prefill of bfloat16, products in bfloat16 beside float", ["products_in_bfloat16/2048x2048x32+8x128/1 thread"],
                  (1.5,)))
     lines = ["# Speed beside what was asked", "",
              "Rotation is of floats, half_split / interleaved, one thread, share of the speed of `x *= a` where nothing else is "
-             "said. [What is below with AVX-512, and why](../README.md#what-is-below-and-why).", "", "| what | measured | asked |",
+             "said. [What is below, and why](../README.md#what-is-below-and-why).", "", "| what | measured | asked |",
              "|---|---|---|"]
     for label, names, asked in rows:
         found = " / ".join(share(cases, name) for name in names)
         wanted = asked if len(set(asked)) > 1 else asked[:1]
         lines.append(f"| {label} | {found} | {' / '.join(f'{one:.2f}' for one in wanted)} |")
+    lines += ["", "| how many times as long | measured | asked, at most |", "|---|---|---|"]
+    for label, names, most in times(cases):
+        lines.append(f"| {label} | {' / '.join(time(cases, name) for name in names)} | {most} |")
     return "\n".join(lines + ["", machine(context), ""])
+
+
+def time(cases, name):
+    """The time of a case over that of what it is timed beside."""
+    return f"{1 / cases[name]['share']:.2f}" if cases.get(name, {}).get("share") else "–"
+
+
+def times(cases):
+    """What was asked of calls that should take as long as others."""
+    def heads(first, last):
+        steps = [f"one_more_head/1x4096x{heads}+1x128/1 thread" for heads in range(first, last + 1)]
+        return min(steps, key=lambda name: cases.get(name, {}).get("share", math.inf))
+
+    prompt, step = "1024x1024x8+2x128/1 thread", "8+2x64/1 thread"
+    rows = [("rotation with a table of doubles, beside floats: (1, 512, 32, 128) of float / bfloat16 / half, " + layout,
+             [f"rotate_double_table/{layout}/{kind}/bshd/1x512x32x128/1 thread" for kind in ("float", "bfloat16", "half")],
+             "1.00") for layout in ("half_split", "interleaved")]
+    rows += [("one more query head on a key head, 4096 keys: 12 to 13", [heads(13, 13)], "1.15"),
+             ("the largest of such steps: to 2 / to 3 / to 4 to 7 / to 8 to 20 heads",
+              [heads(2, 2), heads(3, 3), heads(4, 7), heads(8, 20)], "1.15"),
+             ("a causal mask, beside the causal rule", [f"mask/causal/{prompt}"], "1.20"),
+             ("a block-diagonal mask, beside the same sequences by offsets", [f"mask/block_diagonal/{prompt}"], "1.20")]
+    for name, label in (("sinks", "4 sinks"), ("gap", "a gap in the positions of cached tokens"),
+                        ("gap_in_the_callers_list", "a gap in a list of the caller's")):
+        rows.append((f"a step with a window of 1024 in 65536 / 1048576 cached tokens, beside one in 4096: {label}",
+                     [f"window_of_1024/{name}/1x{keys}x{step}" for keys in (1 << 16, 1 << 20)], "1.20"))
+    return rows
 
 
 def main(files):

@@ -1,11 +1,11 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
-// values, rotation and options of attention beside the same attention without them, the backward pass beside
-// the loop of multiply-adds, products in bfloat16 beside those in float. Caches of 16-bit and 8-bit keys and
+// values, rotation beside the same attention without it, the backward pass beside the loop of multiply-adds,
+// products in bfloat16 beside those in float. Caches of 16-bit and 8-bit keys and
 // values are decoded from beside a read of their bytes. And the same attention written as Eigen products.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
-#include "../support.hpp"
+#include "operands.hpp"
 #include "other_attention.hpp"
 
 #include <cmath>
@@ -18,63 +18,11 @@
 
 namespace {
 
+using bench::add;
 using bench::Index;
+using bench::operands;
+using bench::shape;
 using rope::detail::storage;
-
-struct shape {
-  Index queries, keys, heads, kv_heads, head_dim;
-
-  /// Products of the visible half: scores and weighted values.
-  double flops() const {
-    const double seen =
-        static_cast<double>(queries) * (static_cast<double>(keys) - static_cast<double>(queries) / 2 + 0.5);
-    return 4.0 * static_cast<double>(heads * head_dim) * seen;
-  }
-  /// Products of the backward pass: scores and gradients with respect to weights, then by queries, keys and
-  /// values.
-  double backward_flops() const { return 2.5 * flops(); }
-  std::string name() const {
-    return std::to_string(queries) + "x" + std::to_string(keys) + "x" + std::to_string(heads) + "+" +
-           std::to_string(kv_heads) + "x" + std::to_string(head_dim);
-  }
-};
-
-/// One call's memory. Keys and values are in the order of kv_cache, [batch, heads, tokens, head_dim], where
-/// `cached`, else in that of activations.
-struct operands {
-  operands(const shape& of, bool cached)
-      : s(of),
-        q_(bench::channels(s.queries * s.heads * s.head_dim)),
-        k_(bench::channels(s.keys * s.kv_heads * s.head_dim)),
-        v_(bench::channels(s.keys * s.kv_heads * s.head_dim)),
-        out_(bench::channels(s.queries * s.heads * s.head_dim)),
-        q(rope::bshd(q_.data(), 1, s.queries, s.heads, s.head_dim)),
-        k(cached ? rope::bhsd(k_.data(), 1, s.kv_heads, s.keys, s.head_dim)
-                 : rope::bshd(k_.data(), 1, s.keys, s.kv_heads, s.head_dim)),
-        v(k),
-        out(rope::bshd(out_.data(), 1, s.queries, s.heads, s.head_dim)),
-        table(rope::frequencies(s.head_dim), s.keys) {
-    v.data = v_.data();
-  }
-
-  template <class Threads = rope::this_thread>
-  void attend(const Threads& threads = {}) const {
-    rope::attention(q, k, v, out, {}, threads);
-  }
-  void rotate_and_attend() const { rope::attention<rope::half_split>(q, k, v, out, table); }
-
-  /// A read of every key and value.
-  void read() const {
-    bench::read(k_.data(), static_cast<Index>(k_.size()));
-    bench::read(v_.data(), static_cast<Index>(v_.size()));
-  }
-  double bytes() const { return static_cast<double>(k_.size() + v_.size()) * sizeof(float); }
-
-  shape s;
-  storage<float> q_, k_, v_, out_;
-  rope::head_view<float> q, k, v, out;
-  rope::frequency_table<float> table;
-};
 
 /// Attention as two Eigen products per head over tiles of queries, with the softmax of whole rows between
 /// them. Each tile multiplies only the keys that its last query sees.
@@ -218,29 +166,6 @@ void rotation_inside(benchmark::State& state, shape s) {
       state, x.bytes(), [&] { x.attend(); }, [&] { x.rotate_and_attend(); }, bench::beside::another_call);
 }
 
-/// The share is the time of the causal attention over that of the same with an option besides.
-void option_beside_none(benchmark::State& state, shape s, const std::string& name) {
-  const operands x(s, false);
-  const auto size = static_cast<std::size_t>(s.queries * s.keys);
-  std::vector<float> bias(static_cast<std::size_t>(s.heads) * size);
-  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = -0.001f * static_cast<float>(i * 7919 % 997);
-  const std::unique_ptr<bool[]> mask(new bool[size]);
-  for (std::size_t i = 0; i < size; ++i) mask[i] = i * 7919 % 97 > 19;
-  std::vector<std::int64_t> queries, keys;
-  for (Index i = 0; i < s.queries; ++i) queries.push_back(i);
-  for (Index j = 0; j < s.keys; ++j) keys.push_back((j + 300) % s.keys);
-  rope::attention_options options;
-  if (name == "softcap") options.softcap = 30;
-  if (name == "bias") options.bias = rope::score_matrix(bias.data(), 1, s.heads, s.queries, s.keys);
-  if (name == "shared_bias") options.bias = rope::score_matrix(bias.data(), 1, 1, 1, s.keys);
-  if (name == "mask") options.mask = rope::score_matrix(mask.get(), 1, 1, s.queries, s.keys);
-  if (name == "dropout") options.dropout = 0.1;
-  if (name == "positions") options.query_positions = queries, options.key_positions = keys;
-  bench::beside_the_limit(
-      state, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); },
-      bench::beside::another_call);
-}
-
 /// The share is the time with products in float over that with products in bfloat16.
 void products_in_bfloat16(benchmark::State& state, shape s) {
   const operands x(s, s.queries < s.keys);
@@ -260,12 +185,6 @@ void products_in_bfloat16(benchmark::State& state, shape s) {
       state, x.bytes() / 2, [&] { rope::attention(q, k, v, out); },
       [&] { rope::attention(q, k, v, out, {.products = rope::product_precision::bfloat16}); },
       bench::beside::another_call);
-}
-
-void add(const std::string& what, const shape& s, int threads, const auto& body) {
-  const std::string name =
-      what + "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-  benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
 }
 
 }  // namespace
@@ -321,10 +240,6 @@ int main(int argc, char** argv) {
       add("decode/kv_cache_int8", s, threads,
           [=](state& of) { decode_from_cache<std::int8_t>(of, s, threads); });
     }
-  for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"}) {
-    const shape s = {1024, 1024, 8, 2, 128};
-    add(std::string("option/") + option, s, 1, [=](state& of) { option_beside_none(of, s, option); });
-  }
   for (const shape& s : {llama, small, shape{512, 512, 8, 1, 128}, shape{64, 4096, 32, 8, 128},
                          shape{1, 4096, 32, 8, 128}, shape{1, 16384, 32, 8, 128}, shape{1, 4096, 8, 8, 128}})
     add("products_in_bfloat16", s, 1, [=](state& of) { products_in_bfloat16(of, s); });

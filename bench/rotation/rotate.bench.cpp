@@ -149,6 +149,19 @@ void out_of_place(benchmark::State& state, shape s) {
       parts.count() > 1 ? bench::beside::another_call : bench::beside::hardware);
 }
 
+/// With a table of doubles, whose rows are rounded while they are read, beside the same with a table of floats.
+template <class Layout, class T>
+void double_table(benchmark::State& state, shape s) {
+  const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens + 8);
+  const rope::frequency_table<double> precise(rope::frequencies(s.head_dim), s.tokens + 8);
+  bench::parts_in_turn parts(s.size(), s.size() * Index(sizeof(T)));
+  auto memory = channels<T>(parts.size());
+  const auto next = [&] { return view_of(memory.data() + parts.begin(parts.next()), s, order::bshd); };
+  bench::beside_the_limit(
+      state, 2.0 * static_cast<double>(s.size()) * sizeof(T), [&] { rope::rotate<Layout>(next(), table, 1); },
+      [&] { rope::rotate<Layout>(next(), precise, 1); }, bench::beside::another_call);
+}
+
 void query_and_key(benchmark::State& state, Index tokens) {
   const rope::frequency_table<float> table(rope::frequencies(128), tokens + 8);
   bench::parts_in_turn parts(tokens * 40 * 128, tokens * 32 * 128 * Index(sizeof(float)));
@@ -201,6 +214,15 @@ void register_out_of_place(const shape& s) {
   })->UseManualTime();
 }
 
+template <class Layout, class T>
+void register_double_table(const shape& s) {
+  const std::string name = std::string("rotate_double_table/") + bench::layout_name<Layout>() + "/" +
+                           bench::type_name<T>() + "/bshd/" + s.name() + "/1 thread";
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    double_table<Layout, T>(state, s);
+  })->UseManualTime();
+}
+
 /// The shapes of the plot of time against tokens.
 constexpr Index token_counts[] = {1, 4, 16, 64, 256, 1024, 4096, 16384};
 
@@ -246,6 +268,11 @@ void register_layout() {
   for (const shape& s : {decode, prefill512, prefill4096}) {
     register_in_place<Layout, float>(s, order::bshd, 2);
     register_in_place<Layout, Eigen::bfloat16>(s, order::bshd, 2);
+  }
+  for (const shape& s : {prefill512, prefill4096}) {
+    register_double_table<Layout, float>(s);
+    register_double_table<Layout, Eigen::bfloat16>(s);
+    register_double_table<Layout, Eigen::half>(s);
   }
   for (const shape& s : {decode, prefill512, prefill4096}) {
     register_out_of_place<Layout, float>(s);

@@ -1,0 +1,184 @@
+// What options, one more query head, one more thread and keys out of sight cost: each call is timed in turn
+// with the one that it should take as long as. A share is the time of that one over the time of the case.
+// Names: what/queries x keys x heads + key heads x head_dim/threads.
+
+#include "operands.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace {
+
+using bench::add;
+using bench::Index;
+using bench::operands;
+using bench::shape;
+using rope::detail::storage;
+using state = benchmark::State;
+
+/// The share is the time of the causal attention over that of the same with an option besides.
+void option_beside_none(state& of, shape s, const std::string& name) {
+  const operands x(s, false);
+  const auto size = static_cast<std::size_t>(s.queries * s.keys);
+  std::vector<float> bias(static_cast<std::size_t>(s.heads) * size);
+  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = -0.001f * static_cast<float>(i * 7919 % 997);
+  const std::unique_ptr<bool[]> mask(new bool[size]);
+  for (std::size_t i = 0; i < size; ++i) mask[i] = i * 7919 % 97 > 19;
+  std::vector<std::int64_t> queries, keys;
+  for (Index i = 0; i < s.queries; ++i) queries.push_back(i);
+  for (Index j = 0; j < s.keys; ++j) keys.push_back((j + 300) % s.keys);
+  rope::attention_options options;
+  if (name == "softcap") options.softcap = 30;
+  if (name == "bias") options.bias = rope::score_matrix(bias.data(), 1, s.heads, s.queries, s.keys);
+  if (name == "shared_bias") options.bias = rope::score_matrix(bias.data(), 1, 1, 1, s.keys);
+  if (name == "mask") options.mask = rope::score_matrix(mask.get(), 1, 1, s.queries, s.keys);
+  if (name == "dropout") options.dropout = 0.1;
+  if (name == "positions") options.query_positions = queries, options.key_positions = keys;
+  bench::beside_the_limit(
+      of, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); },
+      bench::beside::another_call);
+}
+
+/// Rules that a mask says key by key, beside the options that say the same: the causal rule, and sequences of
+/// 128 tokens laid end to end.
+void mask_beside_rule(state& of, shape s, bool causal) {
+  const operands x(s, false);
+  const Index sequence = causal ? s.keys : 128;
+  const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(s.queries * s.keys)]);
+  for (Index i = 0; i < s.queries; ++i)
+    for (Index j = 0; j < s.keys; ++j)
+      mask[static_cast<std::size_t>(i * s.keys + j)] = j <= i && i / sequence == j / sequence;
+  std::vector<std::int64_t> offsets;
+  for (Index i = 0; i <= s.queries; i += sequence) offsets.push_back(i);
+  const rope::attention_options rule = {.query_offsets = offsets},
+                                same = {.causal = false,
+                                        .mask = rope::score_matrix(static_cast<const bool*>(mask.get()), 1, 1,
+                                                                   s.queries, s.keys)};
+  bench::beside_the_limit(
+      of, x.bytes(), [&] { rope::attention(x.q, x.k, x.v, x.out, rule); },
+      [&] { rope::attention(x.q, x.k, x.v, x.out, same); }, bench::beside::another_call);
+}
+
+/// A step of so many query heads beside one of a head less, over the same keys.
+void one_more_head(state& of, shape s) {
+  const operands x(s, true);
+  const Index fewer = s.heads - 1;
+  bench::beside_the_limit(
+      of, x.bytes(), [&] { rope::attention(x.q.head_range(0, fewer), x.k, x.v, x.out.head_range(0, fewer)); },
+      [&] { x.attend(); }, bench::beside::another_call);
+}
+
+/// Steps on two threads beside the same on one, both for at least ten milliseconds: the second thread sleeps
+/// while the first works alone.
+void on_two_threads(state& of, double bytes, const auto& step) {
+  const auto calls =
+      static_cast<Index>(1e-2 / std::max(bench::seconds([&] { step(rope::this_thread()); }, 3), 1e-9));
+  const auto repeated = [&](const auto& threads) {
+    for (Index i = 0; i <= calls; ++i) step(threads);
+  };
+  bench::beside_the_limit(
+      of, bytes * static_cast<double>(calls + 1), [&] { repeated(rope::this_thread()); },
+      [&] { repeated(bench::pool()); }, bench::beside::another_call);
+}
+
+void two_threads(state& of, shape s) {
+  const operands x(s, true);
+  on_two_threads(of, x.bytes(), [&](const auto& threads) { x.attend(threads); });
+}
+
+/// A step of 16 sequences in one cache, of which one has a token less than the others.
+void two_threads_uneven(state& of, shape s) {
+  const Index batch = 16;
+  auto k_ = bench::channels(batch * s.keys * s.kv_heads * s.head_dim),
+       q_ = bench::channels(batch * s.heads * s.head_dim), out_ = q_;
+  rope::kv_cache<float> cache(batch, s.keys, s.kv_heads, s.head_dim);
+  const auto k = rope::bshd(k_.data(), batch, s.keys, s.kv_heads, s.head_dim);
+  std::vector<Index> tokens(static_cast<std::size_t>(batch), s.keys);
+  tokens.back() = s.keys - 1;
+  cache.append(k, k, tokens);
+  const std::vector<Index> one_query(static_cast<std::size_t>(batch), 1);
+  const auto q = rope::bshd(q_.data(), batch, 1, s.heads, s.head_dim),
+             out = rope::bshd(out_.data(), batch, 1, s.heads, s.head_dim);
+  on_two_threads(of, static_cast<double>(2 * k_.size()) * sizeof(float),
+                 [&](const auto& threads) { rope::attention(q, cache, out, {}, one_query, threads); });
+}
+
+enum class window_of { all_before, sinks, gap, gap_in_the_callers_list };
+
+/// A step with a window of 1024 in a cache of many tokens, beside one in a cache of 4096: with sinks, or with
+/// positions of tokens that leave a gap before the window, or in it, or with such a list of the caller's.
+void windowed_step(state& of, shape s, window_of what) {
+  using C = Eigen::bfloat16;
+  const Index piece = 4096, gap = s.keys - 512;
+  storage<C> k_(static_cast<std::size_t>(piece * s.kv_heads * s.head_dim));
+  for (std::size_t i = 0; i < k_.size(); ++i) k_[i] = C(0.01f * static_cast<float>(i * 7919 % 97) - 0.48f);
+  const auto k = rope::bshd(static_cast<const C*>(k_.data()), 1, piece, s.kv_heads, s.head_dim);
+  auto q_ = bench::channels(s.heads * s.head_dim), out_ = q_;
+  const auto q = rope::bshd(q_.data(), 1, 1, s.heads, s.head_dim),
+             out = rope::bshd(out_.data(), 1, 1, s.heads, s.head_dim);
+  rope::kv_cache<C> few(1, piece, s.kv_heads, s.head_dim), many(1, s.keys, s.kv_heads, s.head_dim);
+  few.append(k, k);
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(s.keys));
+  for (Index t = 0; t < s.keys; ++t) positions[static_cast<std::size_t>(t)] = t < gap ? t : t + 100;
+  for (Index t = 0; t < s.keys; t += piece)
+    if (what == window_of::gap)
+      many.append_at(k, k, std::span(positions).subspan(static_cast<std::size_t>(t), piece));
+    else
+      many.append(k, k);
+  rope::attention_options options = {.window = 1024};
+  const rope::attention_options plain = options;
+  if (what == window_of::sinks) options.sinks = 4;
+  if (what == window_of::gap_in_the_callers_list) {
+    options.query_positions = std::span(positions).last(1);
+    options.key_positions = positions;
+  }
+  bench::beside_the_limit(
+      of, 2.0 * 1024 * static_cast<double>(s.kv_heads * s.head_dim) * sizeof(C),
+      [&] { rope::attention(q, few, out, plain); },
+      [&] {
+        if (what == window_of::gap_in_the_callers_list)
+          rope::attention(q, many.keys(), many.values(), out, options);
+        else
+          rope::attention(q, many, out, options);
+      },
+      bench::beside::another_call);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"}) {
+    const shape s = {1024, 1024, 8, 2, 128};
+    add(std::string("option/") + option, s, 1, [=](state& of) { option_beside_none(of, s, option); });
+  }
+  const shape prompt = {1024, 1024, 8, 2, 128};
+  add("mask/causal", prompt, 1, [=](state& of) { mask_beside_rule(of, prompt, true); });
+  add("mask/block_diagonal", prompt, 1, [=](state& of) { mask_beside_rule(of, prompt, false); });
+  for (Index heads = 2; heads <= 20; ++heads) {
+    const shape s = {1, 4096, heads, 1, 128};
+    add("one_more_head", s, 1, [=](state& of) { one_more_head(of, s); });
+  }
+  for (const shape& s : {shape{1, 32768, 16, 1, 128}, shape{1, 4096, 128, 1, 128},
+                         shape{16, 4096, 32, 8, 128}, shape{1, 1000, 32, 8, 128}})
+    add("two_threads", s, 2, [=](state& of) { two_threads(of, s); });
+  const shape uneven = {1, 1000, 32, 8, 128};
+  add("two_threads_uneven", uneven, 2, [=](state& of) { two_threads_uneven(of, uneven); });
+  for (const Index keys : {Index{1} << 16, Index{1} << 20}) {
+    const shape s = {1, keys, 8, 2, 64};
+    const auto window = [&](const char* name, window_of what) {
+      add(std::string("window_of_1024/") + name, s, 1, [=](state& of) { windowed_step(of, s, what); });
+    };
+    window("plain", window_of::all_before);
+    window("sinks", window_of::sinks);
+    window("gap", window_of::gap);
+    window("gap_in_the_callers_list", window_of::gap_in_the_callers_list);
+  }
+  bench::describe_run();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
