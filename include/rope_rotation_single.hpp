@@ -5765,10 +5765,8 @@ class converted_row {
   template <class S, bool inverse>
   explicit converted_row(table_row<S, inverse> row)
       : entries_(row.pairs <= few ? few_ : workspace<converted_row, A>(2 * row.pairs)), pairs_(row.pairs) {
-    for (Index i = 0; i < pairs_; ++i) {
-      entries_[i] = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
-      entries_[i + pairs_] = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
-    }
+    convert<inverse>(row.cos, row.scale, entries_);
+    convert<inverse>(row.sin, -row.scale, entries_ + pairs_);
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
@@ -5781,10 +5779,29 @@ class converted_row {
  private:
   static constexpr Index few = 256;
 
+  /// A loop over cos or sin alone is one of vectors; what a loop over both writes might overlap.
+  template <bool inverse, class S>
+  void convert(const S* from, S scale, A* to) const {
+    const Index pairs = pairs_;
+    for (Index i = 0; i < pairs; ++i) to[i] = static_cast<A>(inverse ? from[i] * scale : from[i]);
+  }
+
   A few_[2 * few];
   A* entries_;
   Index pairs_;
 };
+
+/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an entry
+/// is beyond the range of floats, else as it is.
+template <class T, class S, bool inverse, class Rotate>
+EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
+  using A = arithmetic<T>;
+  if constexpr (!std::is_same_v<S, A>)
+    if (converts)
+      if (const converted_row<A> converted(row); sizeof(T) > 2 || converted.is_finite())
+        return rotate(converted.row());
+  rotate(row);
+}
 
 /// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
 /// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
@@ -6515,7 +6532,8 @@ class rotation {
     using form = faster_form<Layout, T>;
     using P = packet<A>;
     constexpr bool again = apart == form::read_again_apart;
-    if (invert_rows_ || !is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
+    if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
+    if (!is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
     if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::holds_between_buffers) return false;
     constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together : 0;
     const bool in_groups = streams_ && table_.pairs > pairs;
@@ -6580,7 +6598,12 @@ class rotation {
       if (identity) continue;
       const S* cos = table.cos(position);
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
-      rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, row);
+      with_row<T>(row, converts_rows_, [&](const auto& entries) {
+        if constexpr (std::is_same_v<decltype(entries.scale), A>)
+          rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, entries);
+        else
+          rotate_token<Layout>(token, entries, streams_);
+      });
     }
   }
 
@@ -6596,11 +6619,8 @@ class rotation {
     if constexpr (inverse)
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
     const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
-    if constexpr (!std::is_same_v<S, A>)
-      if (converts_rows_)
-        if (const converted_row<A> converted(row); sizeof(T) > 2 || converted.is_finite())
-          return rotate_token<Layout>(token, converted.row(), streams_);
-    rotate_token<Layout>(token, row, streams_);
+    with_row<T>(row, converts_rows_,
+                [&](const auto& entries) { rotate_token<Layout>(token, entries, streams_); });
   }
 
   /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
@@ -6630,17 +6650,14 @@ class rotation {
 /// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
 /// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
 /// are taken side by side and share the table row of a token: one alone would read as much of the table as of
-/// its data, and all of them would be too many streams. Not inline, so that programs can have it compiled
-/// once (`extern template`).
+/// its data, all would be too many streams. Not inline, so that programs can have it compiled once.
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
   const bool token_major = is_token_major();
-  const Index streams = token_major         ? x_.heads
-                        : tokens_ahead_ > 0 ? Index{4}
-                                            : Index{8},
+  const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
-  if constexpr (std::is_same_v<S, A> && turns_in_packets<Layout, T, S>) {
+  if constexpr (turns_in_packets<Layout, T, A>) {
     using form = faster_form<Layout, T>;
     constexpr bool held = form::held_apart, again = form::read_again_apart;
     const bool several = x_.heads > 1, pays = !several || last - first > 1;

@@ -45,10 +45,8 @@ class converted_row {
   template <class S, bool inverse>
   explicit converted_row(table_row<S, inverse> row)
       : entries_(row.pairs <= few ? few_ : workspace<converted_row, A>(2 * row.pairs)), pairs_(row.pairs) {
-    for (Index i = 0; i < pairs_; ++i) {
-      entries_[i] = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
-      entries_[i + pairs_] = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
-    }
+    convert<inverse>(row.cos, row.scale, entries_);
+    convert<inverse>(row.sin, -row.scale, entries_ + pairs_);
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
@@ -61,10 +59,29 @@ class converted_row {
  private:
   static constexpr Index few = 256;
 
+  /// A loop over cos or sin alone is one of vectors; what a loop over both writes might overlap.
+  template <bool inverse, class S>
+  void convert(const S* from, S scale, A* to) const {
+    const Index pairs = pairs_;
+    for (Index i = 0; i < pairs; ++i) to[i] = static_cast<A>(inverse ? from[i] * scale : from[i]);
+  }
+
   A few_[2 * few];
   A* entries_;
   Index pairs_;
 };
+
+/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an entry
+/// is beyond the range of floats, else as it is.
+template <class T, class S, bool inverse, class Rotate>
+EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
+  using A = arithmetic<T>;
+  if constexpr (!std::is_same_v<S, A>)
+    if (converts)
+      if (const converted_row<A> converted(row); sizeof(T) > 2 || converted.is_finite())
+        return rotate(converted.row());
+  rotate(row);
+}
 
 /// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
 /// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,

@@ -115,7 +115,8 @@ class rotation {
     using form = faster_form<Layout, T>;
     using P = packet<A>;
     constexpr bool again = apart == form::read_again_apart;
-    if (invert_rows_ || !is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
+    if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
+    if (!is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
     if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::holds_between_buffers) return false;
     constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together : 0;
     const bool in_groups = streams_ && table_.pairs > pairs;
@@ -180,7 +181,12 @@ class rotation {
       if (identity) continue;
       const S* cos = table.cos(position);
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
-      rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, row);
+      with_row<T>(row, converts_rows_, [&](const auto& entries) {
+        if constexpr (std::is_same_v<decltype(entries.scale), A>)
+          rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, entries);
+        else
+          rotate_token<Layout>(token, entries, streams_);
+      });
     }
   }
 
@@ -196,11 +202,8 @@ class rotation {
     if constexpr (inverse)
       if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
     const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
-    if constexpr (!std::is_same_v<S, A>)
-      if (converts_rows_)
-        if (const converted_row<A> converted(row); sizeof(T) > 2 || converted.is_finite())
-          return rotate_token<Layout>(token, converted.row(), streams_);
-    rotate_token<Layout>(token, row, streams_);
+    with_row<T>(row, converts_rows_,
+                [&](const auto& entries) { rotate_token<Layout>(token, entries, streams_); });
   }
 
   /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
@@ -230,17 +233,14 @@ class rotation {
 /// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
 /// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
 /// are taken side by side and share the table row of a token: one alone would read as much of the table as of
-/// its data, and all of them would be too many streams. Not inline, so that programs can have it compiled
-/// once (`extern template`).
+/// its data, all would be too many streams. Not inline, so that programs can have it compiled once.
 template <class Layout, bool inverse, class T, class S>
 void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
                                               const std::int64_t* positions) const {
   const bool token_major = is_token_major();
-  const Index streams = token_major         ? x_.heads
-                        : tokens_ahead_ > 0 ? Index{4}
-                                            : Index{8},
+  const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
-  if constexpr (std::is_same_v<S, A> && turns_in_packets<Layout, T, S>) {
+  if constexpr (turns_in_packets<Layout, T, A>) {
     using form = faster_form<Layout, T>;
     constexpr bool held = form::held_apart, again = form::read_again_apart;
     const bool several = x_.heads > 1, pays = !several || last - first > 1;
