@@ -244,6 +244,11 @@ TEST_CASE("a grid must have sensible extents", "[positions][grid_positions]") {
   for (const std::vector<Index>& huge :
        {std::vector<Index>{too_many}, {too_many, 2}, {too_many / 4, too_many / 4}})
     CHECK(throws_saying<std::length_error>([&] { rope::grid_positions(huge); }, "exceeds the address space"));
+  CHECK(throws_saying<std::length_error>(
+      [&] {
+        rope::grid_positions({2, too_many, 3});
+      },
+      "got [2, " + std::to_string(too_many) + ", 3]"));
   CHECK(refuses([] { rope::grid_ids({2, 3}, {4}); }, "rope::grid_ids: both grids must have the same axes"));
   CHECK(throws_saying<std::out_of_range>(
       [] {

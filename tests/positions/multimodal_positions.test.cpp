@@ -226,6 +226,8 @@ TEST_CASE("runs that make no sense are refused", "[positions][multimodal_positio
         [h = height, w = width, m = merge] { merged_patches(1, h, w, m); },
         "rope::merged_patches: merge must be positive and divide height and width",
         "got " + std::to_string(merge)));
+  CHECK(merged_patches(1, 3, 5, 1).height == 3);
+  CHECK(merged_patches(1, 3, 5, 1).width == 5);
   CHECK(throws_saying<std::invalid_argument>(
       [] {
         rope::frames_with_timestamps(vision_run{3, 2, 2}, {1, 1});

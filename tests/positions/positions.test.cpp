@@ -230,6 +230,11 @@ TEST_CASE("one id outside of the table is refused", "[positions]") {
   CHECK(is_outside(std::array<std::uint64_t, 4>{0, 1, uint64_max - 49, 2}, int64_max));
 }
 
+TEST_CASE("ids of no rows need not be in the table", "[positions]") {
+  const std::vector<int> outside(L, 400);
+  CHECK(rotated<rope::half_split>(outside, 0).empty());
+}
+
 TEST_CASE("ids of another length than tokens or batch times tokens are refused", "[positions]") {
   for (const std::size_t length : {0u, 1u, 3u, 5u, 8u, 11u, 13u, 24u})
     CHECK(refuses<std::invalid_argument>(

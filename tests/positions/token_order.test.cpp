@@ -158,6 +158,7 @@ TEST_CASE("orders of more tokens than an index counts are refused", "[positions]
   CHECK(throws_saying<std::length_error>([&] { rope::with_unrotated_tokens(patches, 1, most - 2); },
                                          "rope::with_unrotated_tokens"));
   const integer_coordinates no_axes(most, Index{0});
+  CHECK(rope::with_unrotated_tokens(no_axes, 0).rows() == most);
   CHECK(throws_saying<std::length_error>(
       [&] {
         rope::stacked_rows(std::vector{no_axes, no_axes});
