@@ -303,8 +303,8 @@ def targets(cases, context):
     rows += [(f"head_dim {head_dim}, in L2", rotation(f"1x16x32x{head_dim}"), (asked, asked))
              for head_dim, asked in ((72, 0.8), (80, 0.8), (96, 0.8), (100, 0.6), (112, 0.8))]
     rows += [(f"{count} of {head_dim} channels from {first} on, of the lines that they touch",
-              rotation(f"1x16x32x{head_dim}[{first}+{count}]"), (0.8, 0.8))
-             for head_dim, first, count in ((256, 0, 16), (192, 128, 64), (80, 0, 32))]
+              rotation(f"1x{tokens}x32x{head_dim}[{first}+{count}]"), (0.8, 0.8))
+             for tokens, head_dim, first, count in ((8, 256, 0, 16), (16, 192, 128, 64), (16, 80, 0, 32))]
     rows += [("head-major (8, 12, 128, 64)", rotation("8x128x12x64", order="bhsd"), (0.85, 0.85)),
              ("head-major (1, 32, 2048, 128)", rotation("1x2048x32x128", order="bhsd"), (0.85, 0.85)),
              ("one head (1, 4096, 1, 128), of scaling it and reading the table", rotation("1x4096x1x128"), (0.9, 0.9)),
