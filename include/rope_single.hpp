@@ -5337,8 +5337,8 @@ class converted_row {
   Index pairs_;
 };
 
-/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an entry
-/// is beyond the range of floats, else as it is.
+/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an
+/// entry is beyond the range of floats, else as it is.
 template <class T, class S, bool inverse, class Rotate>
 EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
   using A = arithmetic<T>;
