@@ -363,8 +363,8 @@ def times(cases):
               [heads(2, 2), heads(3, 3), heads(4, 7), heads(8, 20)], "1.15"),
              ("a causal mask, beside the causal rule", [f"mask/causal/{prompt}"], "1.20"),
              ("a block-diagonal mask, beside the same sequences by offsets", [f"mask/block_diagonal/{prompt}"], "1.20")]
-    for name, label in (("sinks", "4 sinks"), ("gap", "a gap in the positions of cached tokens"),
-                        ("gap_in_the_callers_list", "a gap in a list of the caller's")):
+    for name, label in (("sinks", "4 sinks"), ("gap", "a gap in the positions of cached tokens (924 keys)"),
+                        ("gap_in_the_callers_list", "a gap in a list of the caller's (924 keys)")):
         rows.append((f"a step with a window of 1024 in 65536 / 1048576 cached tokens, beside one in 4096: {label}",
                      [f"window_of_1024/{name}/1x{keys}x{step}" for keys in (1 << 16, 1 << 20)], "1.20"))
     return rows

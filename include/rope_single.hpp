@@ -5663,7 +5663,8 @@ struct faster_form {
 /// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
 /// Longer rows, of more blocks, are slower that way from memory. (AVX2, Zen 3, share of the speed of x *= a,
 /// heads of 128 floats, one head, two and four: half_split 0.88, 1.0 and 0.93 in a cache that cores share,
-/// 0.93, 1.1 and 0.85 from memory; interleaved 0.50, 0.68 and 0.72, and 0.72, 0.72 and 0.61 from memory.)
+/// 0.93, 1.1 and 0.85 where 64 MiB are taken again and again; interleaved 0.50, 0.68 and 0.72 in such a
+/// cache, 0.72, 0.72 and 0.61 from memory.)
 /// Not measured with 32 registers, where a block holds more pairs.
 inline constexpr Index heads_together = registers >= 32 ? 1 : 2;
 

@@ -109,8 +109,8 @@ void two_threads_uneven(state& of, shape s) {
 
 enum class window_of { all_before, sinks, gap, gap_in_the_callers_list };
 
-/// A step with a window of 1024 in a cache of many tokens, beside one in a cache of 4096: with sinks, or with
-/// positions of tokens that leave a gap before the window, or in it, or with such a list of the caller's.
+/// A step with a window of 1024 in a cache of many tokens, beside one in a cache of 4096: with sinks, with a gap
+/// of 100 in the positions of tokens, which leaves 924 keys in the window, or with such a list of the caller's.
 void windowed_step(state& of, shape s, window_of what) {
   using C = Eigen::bfloat16;
   const Index piece = 4096, gap = s.keys - 512;
