@@ -185,9 +185,12 @@ def short_table(cases, context):
             for shape in ("1x4096x32x128", "1x1x32x128") for layout in ("half_split", "interleaved")]
     rows = [("rotation, prefill (1, 4096, 32, 128), of `x *= a`", ", ".join(both[:2])),
             ("rotation, decode (1, 1, 32, 128) in L1, of `x *= a`", ", ".join(both[2:])),
-            ("attention, causal prefill (1, 2048, 32 + 8 heads, 128), of peak multiply-adds",
-             share(cases, "prefill/2048x2048x32+8x128/1 thread")),
-            ("its backward pass", share(cases, "backward/2048x2048x32+8x128/1 thread")),
+            ("attention, causal prefill (1, 2048, 32 + 8 heads, 128), of peak multiply-adds; its backward pass",
+             "; ".join(share(cases, f"{what}/2048x2048x32+8x128/1 thread") for what in ("prefill", "backward"))),
+            ("low rows: head-major (8, 12, 128, 64); head_dim 100 in L2; bfloat16 in L1; decoding, 1024 keys",
+             "; ".join([" / ".join(share(cases, f"rotate/{layout}/{shape}/1 thread") for layout in ("half_split", "interleaved"))
+                        for shape in ("float/bhsd/8x128x12x64", "float/bshd/1x16x32x100", "bfloat16/bshd/1x1x32x128")]
+                       + [share(cases, "decode/bhsd/1x1024x32+8x128/1 thread")])),
             ("decoding, 1 query, 16384 keys, of a plain read of K and V",
              share(cases, "decode/bhsd/1x16384x32+8x128/1 thread"))]
     lines = ["| share of the limit, float | |", "|---|---|"] + [f"| {label} | {value} |" for label, value in rows]
@@ -238,6 +241,8 @@ def long_table(cases, context):
                  "eigen_products/2048x2048x32+8x128/1 thread"),
                 ("its backward pass", "peak multiply-adds, visible half", "backward/2048x2048x32+8x128/1 thread"),
                 ("the same, two threads", "peak multiply-adds of two threads", "backward/2048x2048x32+8x128/2 threads"),
+                ("decoding, 1 query, 1024 keys in cache order", "a plain read of K and V",
+                 "decode/bhsd/1x1024x32+8x128/1 thread"),
                 ("decoding, 1 query, 4096 keys in cache order", "a plain read of K and V",
                  "decode/bhsd/1x4096x32+8x128/1 thread"),
                 ("decoding, 1 query, 16384 keys in cache order", "a plain read of K and V",
