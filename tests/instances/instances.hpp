@@ -13,6 +13,7 @@
 #include "support/attention_gradient_reference.hpp"
 #include "support/attention_reference.hpp"
 #include "support/block_reference.hpp"
+#include "support/decoder_reference.hpp"
 #ifdef ROPE_TEST_JSON
 #include "support/model_configs.hpp"
 #endif
@@ -34,9 +35,8 @@
   X(T, ROPE_TEST_TURN(half_split, S), C)
 #define ROPE_TEST_TURN(layout, S) table_rotation<layout, S>
 
-#define ROPE_TEST_ROTATION(layout, inverse, T, S)                                              \
-  ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S>::run_row(Index, Index, Index, \
-                                                                          const std::int64_t*) const;
+#define ROPE_TEST_ROTATION(layout, inverse, T, S) \
+  ROPE_TEST_EXTERN template class rotation<layout, inverse, T, S>;
 #define ROPE_TEST_KEY_TURNS(T)                                                                             \
   ROPE_TEST_EXTERN template void key_turn<interleaved, T>::apply(const head_view<T>&, Index, Index) const; \
   ROPE_TEST_EXTERN template void key_turn<half_split, T>::apply(const head_view<T>&, Index, Index) const;
@@ -55,11 +55,19 @@
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
       const key_sums<arithmetic<T>>&, ordered_turn&, double*);
+#define ROPE_TEST_WEIGHTS(T)                                                          \
+  ROPE_TEST_EXTERN template void write_weights(const attention_call<T, no_rotation>&, \
+                                               std::span<arithmetic<T>>, const rope::this_thread&);
+#define ROPE_TEST_STORED(T)                                          \
+  ROPE_TEST_EXTERN template class cache_memory<T, value_place::own>; \
+  ROPE_TEST_EXTERN template class stored_tokens<T, value_place::own>;
 #define ROPE_TEST_PRODUCT(A) \
   ROPE_TEST_EXTERN template void multiply_panel(const A*, const A*, Index, bool, A*, Index);
 
 #define ROPE_TEST_INSTANCES_OF_FLOAT                             \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)                 \
+  ROPE_TEST_WEIGHTS(float)                                       \
+  ROPE_TEST_STORED(float)                                        \
   ROPE_TEST_KEY_TURNS(float)                                     \
   ROPE_TEST_NORM_TURNS(float, float)                             \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, float, float) \
@@ -67,6 +75,8 @@
   ROPE_TEST_PRODUCT(float)
 #define ROPE_TEST_INSTANCES_OF_DOUBLE                               \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, double)                   \
+  ROPE_TEST_WEIGHTS(double)                                         \
+  ROPE_TEST_STORED(double)                                          \
   ROPE_TEST_KEY_TURNS(double)                                       \
   ROPE_TEST_NORM_TURNS(double, double)                              \
   ROPE_TEST_NORM_TURNS(float, double)                               \
@@ -75,11 +85,15 @@
   ROPE_TEST_PRODUCT(double)
 #define ROPE_TEST_INSTANCES_OF_HALF                                          \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::half)                       \
+  ROPE_TEST_WEIGHTS(Eigen::half)                                             \
+  ROPE_TEST_STORED(Eigen::half)                                              \
   ROPE_TEST_KEY_TURNS(Eigen::half)                                           \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::half, Eigen::half, float) \
   ROPE_TEST_GRADIENT(Eigen::half)
 #define ROPE_TEST_INSTANCES_OF_BFLOAT16                                              \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::bfloat16)                           \
+  ROPE_TEST_WEIGHTS(Eigen::bfloat16)                                                 \
+  ROPE_TEST_STORED(Eigen::bfloat16)                                                  \
   ROPE_TEST_KEY_TURNS(Eigen::bfloat16)                                               \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::bfloat16, Eigen::bfloat16, float) \
   ROPE_TEST_GRADIENT(Eigen::bfloat16)
@@ -94,9 +108,12 @@
   declared std::vector<T> testing::stored<T, double>(const tensor<double>&, axes);  \
   declared testing::tensor<double> testing::loaded<T, double>(const std::vector<T>&, tensor<double>, axes);
 
-/// Tables, with all that fills them.
-#define ROPE_TEST_TABLES(declared)             \
-  declared class rope::frequency_table<float>; \
+/// Tables, with all that fills them, and the numbers that tests draw.
+#define ROPE_TEST_TABLES(declared)                \
+  declared class rope::number_array<double>;      \
+  declared class rope::number_array<long double>; \
+  declared class testing::seeded_numbers<void>;   \
+  declared class rope::frequency_table<float>;    \
   declared class rope::frequency_table<double>;
 
 /// What reads the files of models.
@@ -133,6 +150,8 @@ extern template reference::attention_state reference::attend<void>(const wide_te
 extern template reference::attention_gradients reference::differentiate<void>(
     const wide_tensor&, const wide_tensor&, const wide_tensor&, const wide_tensor&, const wide_tensor&,
     const full_rule&);
+extern template std::vector<testing::wide> reference::attend<void>(const model&, const std::vector<double>&,
+                                                                   long long, const std::vector<visible>&);
 extern template reference::matrix reference::projected<void>(const linear&, const matrix&);
 extern template features::result features::definition<void>(const setting&, const operands&);
 #endif
@@ -140,6 +159,7 @@ ROPE_TEST_OPERANDS(extern template, float)
 ROPE_TEST_OPERANDS(extern template, double)
 ROPE_TEST_OPERANDS(extern template, Eigen::half)
 ROPE_TEST_OPERANDS(extern template, Eigen::bfloat16)
+extern template std::vector<std::int8_t> testing::stored<std::int8_t, double>(const tensor<double>&, axes);
 ROPE_TEST_TABLES(extern template)
 #ifdef ROPE_TEST_JSON
 ROPE_TEST_IMPORTS(extern template)

@@ -54,8 +54,11 @@ struct visible {
 };
 
 /// [heads * value_dim]: head h of a query at `position` attends to key head h / (heads / kv_heads).
-inline std::vector<testing::wide> attend(const model& m, const std::vector<double>& q, long long position,
-                                         const std::vector<visible>& keys) {
+///
+/// \tparam None  so that tests can have it compiled once (instances/)
+template <class None = void>
+std::vector<testing::wide> attend(const model& m, const std::vector<double>& q, long long position,
+                                  const std::vector<visible>& keys) {
   const auto rotated = [&](const std::vector<double>& x, std::size_t head, long long at) {
     std::vector<testing::wide> head_channels;
     for (std::size_t d = 0; d < m.dim; ++d) head_channels.push_back(x[head * m.dim + d]);
@@ -77,11 +80,13 @@ inline std::vector<testing::wide> attend(const model& m, const std::vector<doubl
     if (keys.empty()) continue;
     const testing::wide largest = *std::max_element(scores.begin(), scores.end());
     testing::wide sum = 0;
-    for (const testing::wide score : scores) sum += testing::exp(score - largest);
+    for (testing::wide& score : scores) {
+      score = testing::exp(score - largest);
+      sum += score;
+    }
     for (std::size_t j = 0; j < keys.size(); ++j)
       for (std::size_t d = 0; d < m.value_dim; ++d)
-        out[h * m.value_dim + d] +=
-            testing::exp(scores[j] - largest) / sum * keys[j].of->v[kv * m.value_dim + d];
+        out[h * m.value_dim + d] += scores[j] / sum * keys[j].of->v[kv * m.value_dim + d];
   }
   return out;
 }

@@ -10,9 +10,11 @@
 
 namespace testing {
 
-class random {
+/// \tparam None  so that tests can have it compiled once (instances/)
+template <class None = void>
+class seeded_numbers {
  public:
-  explicit random(std::uint64_t seed) : engine_(seed) {}
+  explicit seeded_numbers(std::uint64_t seed) : engine_(seed) {}
 
   std::uint64_t bits() { return engine_(); }
 
@@ -35,6 +37,7 @@ class random {
  private:
   std::mt19937_64 engine_;
 };
+using random = seeded_numbers<>;
 
 }  // namespace testing
 
