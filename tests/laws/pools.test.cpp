@@ -54,7 +54,9 @@ using answer = std::vector<double>;
 
 template <class X>
 void put(answer& to, const X& numbers) {
-  for (const auto& x : numbers) to.push_back(static_cast<double>(x));
+  std::size_t at = to.size();
+  to.resize(at + static_cast<std::size_t>(numbers.size()));
+  for (const auto& x : numbers) to.data()[at++] = static_cast<double>(x);
 }
 template <class T>
 void put(answer& to, const rope::head_view<T>& x) {

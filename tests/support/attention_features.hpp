@@ -230,7 +230,8 @@ result definition(const setting& s, const operands& x) {
   const testing::wide scale =
       o.scale != 0 ? static_cast<testing::wide>(o.scale) : 1 / testing::sqrt(static_cast<testing::wide>(dim));
   const rope::dropout_mask dropout(o.dropout, o.dropout_seed);
-  std::vector<testing::wide> score(static_cast<std::size_t>(keys));
+  std::vector<testing::wide> score(static_cast<std::size_t>(keys)), part(score.size());
+  std::vector<char> seen(score.size());
   for (long b = 0; b < batch; ++b)
     for (long h = 0; h < heads; ++h)
       for (long i = 0; i < queries; ++i) {
@@ -242,13 +243,14 @@ result definition(const setting& s, const operands& x) {
         bool any = has_sink;
         testing::wide largest = sink;
         for (long j = 0; j < keys; ++j) {
-          if (!sees(s, b, h, i, j)) continue;
+          seen[static_cast<std::size_t>(j)] = sees(s, b, h, i, j);
+          if (!seen[static_cast<std::size_t>(j)]) continue;
           testing::wide sum = 0;
           reference::exact_score exact;
           for (long c = 0; c < dim; ++c) {
-            const testing::wide product = static_cast<testing::wide>(x.q(b, i, h, c)) * x.k(b, j, kv, c);
-            sum += product;
-            exact.squares += static_cast<double>(product) * static_cast<double>(product);
+            const double query = x.q(b, i, h, c), key = x.k(b, j, kv, c), product = query * key;
+            sum += static_cast<testing::wide>(query) * key;
+            exact.squares += product * product;
           }
           exact.squares *= static_cast<double>(scale * scale);
           sum *= scale;
@@ -263,11 +265,12 @@ result definition(const setting& s, const operands& x) {
           any = true;
         }
         testing::wide total = has_sink ? testing::exp(sink - largest) : 0;
-        for (long j = 0; j < keys; ++j)
-          if (sees(s, b, h, i, j)) total += testing::exp(score[static_cast<std::size_t>(j)] - largest);
+        for (std::size_t j = 0; j < score.size(); ++j) {
+          part[j] = seen[j] ? testing::exp(score[j] - largest) : 0;
+          total += part[j];
+        }
         r.log_sum_exp[static_cast<std::size_t>((b * queries + i) * heads + h)] =
             any ? static_cast<double>(largest + testing::log(total)) : rope::attention_options::no_keys;
-        std::vector<testing::wide> sums(static_cast<std::size_t>(value_dim), 0);
         const testing::wide kept = 1 - static_cast<testing::wide>(o.dropout);
         errors.start();
         if (has_sink) {
@@ -277,21 +280,21 @@ result definition(const setting& s, const operands& x) {
               static_cast<double>(sink * sink) + reference::variance_of_exp(distance, n));
         }
         for (long j = 0; j < keys; ++j) {
-          if (!sees(s, b, h, i, j)) continue;
+          if (!seen[static_cast<std::size_t>(j)]) continue;
           const place p = place_of(s, b, i, j);
           const testing::wide distance = largest - score[static_cast<std::size_t>(j)],
-                              weight = testing::exp(-distance) / total;
+                              weight = part[static_cast<std::size_t>(j)] / total;
           double& error = variance[static_cast<std::size_t>(j)];
           error += reference::variance_of_exp(static_cast<double>(distance), n);
+          part[static_cast<std::size_t>(j)] = weight / kept;
           if (o.dropout > 0 && !dropout.keeps(b, h, p.query, p.key)) {
+            part[static_cast<std::size_t>(j)] = 0;
             errors.add_without_value(static_cast<double>(weight), error);
             continue;
           }
           const auto at = static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j);
           r.weights[at] = static_cast<double>(weight / kept);
           r.weight_deviation[at] = r.weights[at] * std::sqrt(error);
-          for (long c = 0; c < value_dim; ++c)
-            sums[static_cast<std::size_t>(c)] += weight / kept * x.v(b, j, kv, c);
           errors.add(static_cast<double>(weight), error, [&](std::size_t c) {
             return x.v(b, j, kv, static_cast<long>(c)) / static_cast<double>(kept);
           });
@@ -303,7 +306,11 @@ result definition(const setting& s, const operands& x) {
           r.weight_deviation[at] += r.weights[at] * errors.log_sum(n);
         }
         for (long c = 0; c < value_dim; ++c) {
-          const auto sum = static_cast<double>(sums[static_cast<std::size_t>(c)]);
+          testing::wide exact = 0;
+          for (long j = 0; j < keys; ++j)
+            if (seen[static_cast<std::size_t>(j)])
+              exact += part[static_cast<std::size_t>(j)] * x.v(b, j, kv, c);
+          const auto sum = static_cast<double>(exact);
           r.out(b, i, h, c) = sum;
           r.out_deviation[query * static_cast<std::size_t>(value_dim) + static_cast<std::size_t>(c)] =
               errors.output(static_cast<std::size_t>(c), sum, n);

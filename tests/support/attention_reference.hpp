@@ -49,8 +49,7 @@ tensor attention(const tensor& q, const tensor& k, const tensor& v, const attent
   query_errors errors(static_cast<std::size_t>(deviation != nullptr ? v.dim : 0));
   std::vector<double> variance(static_cast<std::size_t>(k.tokens));
   if (deviation != nullptr) deviation->assign(out.values.size(), 0);
-  std::vector<testing::wide> scores(static_cast<std::size_t>(k.tokens)),
-      sums(static_cast<std::size_t>(v.dim));
+  std::vector<testing::wide> scores(static_cast<std::size_t>(k.tokens)), weights(scores.size());
   for (long b = 0; b < q.batch; ++b)
     for (long h = 0; h < q.heads; ++h)
       for (long i = 0; i < q.tokens; ++i) {
@@ -61,9 +60,9 @@ tensor attention(const tensor& q, const tensor& k, const tensor& v, const attent
           testing::wide score = 0;
           exact_score exact;
           for (long d = 0; d < q.dim; ++d) {
-            const testing::wide product = static_cast<testing::wide>(q(b, i, h, d)) * k(b, j, kv, d);
-            score += product;
-            exact.squares += static_cast<double>(product) * static_cast<double>(product);
+            const double query = q(b, i, h, d), key = k(b, j, kv, d), product = query * key;
+            score += static_cast<testing::wide>(query) * key;
+            exact.squares += product * product;
           }
           score *= scale_of(q.dim, rule);
           exact.squares *= static_cast<double>(scale_of(q.dim, rule) * scale_of(q.dim, rule));
@@ -75,22 +74,25 @@ tensor attention(const tensor& q, const tensor& k, const tensor& v, const attent
           largest = (std::max)(largest, score);
         }
         testing::wide sum = 0;
-        std::fill(sums.begin(), sums.end(), 0.0L);
         for (long j = 0; j < k.tokens; ++j) {
           if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
-          const testing::wide weight = testing::exp(scores[static_cast<std::size_t>(j)] - largest);
+          testing::wide& weight = weights[static_cast<std::size_t>(j)];
+          weight = testing::exp(scores[static_cast<std::size_t>(j)] - largest);
           sum += weight;
-          for (long d = 0; d < v.dim; ++d) sums[static_cast<std::size_t>(d)] += weight * v(b, j, kv, d);
         }
-        if (sum > 0)
-          for (long d = 0; d < v.dim; ++d)
-            out(b, i, h, d) = static_cast<double>(sums[static_cast<std::size_t>(d)] / sum);
+        for (long d = 0; d < v.dim && sum > 0; ++d) {
+          testing::wide weighted = 0;
+          for (long j = 0; j < k.tokens; ++j)
+            if (sees(i, j, q.tokens, k.tokens, rule))
+              weighted += weights[static_cast<std::size_t>(j)] * v(b, j, kv, d);
+          out(b, i, h, d) = static_cast<double>(weighted / sum);
+        }
         if (deviation == nullptr) continue;
         errors.start();
         for (long j = 0; j < k.tokens; ++j) {
           if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
           const auto distance = static_cast<double>(largest - scores[static_cast<std::size_t>(j)]);
-          errors.add(std::exp(-distance) / static_cast<double>(sum),
+          errors.add(static_cast<double>(weights[static_cast<std::size_t>(j)] / sum),
                      variance[static_cast<std::size_t>(j)] + variance_of_exp(distance, n),
                      [&](std::size_t d) { return v(b, j, kv, static_cast<long>(d)); });
         }

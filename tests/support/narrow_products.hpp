@@ -118,10 +118,15 @@ inline void add_integer_weights(const features::setting& s, const integer_operan
           for (long j = begin; j < end; ++j)
             largest = std::max(largest, weights[j] * std::abs(x.v.scales(b, j, kv, 0)));
           const double step = largest / integer_steps;
-          for (long j = begin; j < end; ++j)
-            for (long c = 0; c < value_dim && weights[j] > 0; ++c)
-              squares[static_cast<std::size_t>(c)] +=
-                  step * step / 12 * x.v.integers(b, j, kv, c) * x.v.integers(b, j, kv, c);
+          for (long j = begin; j < end; ++j) {
+            if (!(weights[j] > 0)) continue;
+            const double* value =
+                &x.v.integers.values[static_cast<std::size_t>(((b * keys + j) * kv_heads + kv) * value_dim)];
+            for (double& sum : squares) {
+              sum += step * step / 12 * *value * *value;
+              ++value;
+            }
+          }
         }
         for (long c = 0; c < value_dim; ++c) {
           double& deviation =

@@ -33,8 +33,13 @@ struct tensor {
         dim(x.dim),
         values(x.values.begin(), x.values.end()) {}
 
-  T& operator()(long b, long t, long h, long d) { return values[index(b, t, h, d)]; }
-  T operator()(long b, long t, long h, long d) const { return values[index(b, t, h, d)]; }
+  // Inlined without optimisation too: tests are built so, and spend more time here than in what they test.
+  [[gnu::always_inline]] T& operator()(long b, long t, long h, long d) {
+    return values.data()[index(b, t, h, d)];
+  }
+  [[gnu::always_inline]] T operator()(long b, long t, long h, long d) const {
+    return values.data()[index(b, t, h, d)];
+  }
 
   T largest() const {
     T result = 0;
@@ -43,7 +48,7 @@ struct tensor {
   }
 
  private:
-  std::size_t index(long b, long t, long h, long d) const {
+  [[gnu::always_inline]] std::size_t index(long b, long t, long h, long d) const {
     return static_cast<std::size_t>(((b * tokens + t) * heads + h) * dim + d);
   }
 };

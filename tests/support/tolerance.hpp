@@ -37,7 +37,8 @@ inline constexpr bool is_16_bit = std::is_same_v<T, Eigen::half> || std::is_same
 /// The largest relative error of rounding to nearest: 2^-24 float, 2^-53 double, 2^-11 half, 2^-8 bfloat16.
 template <class T>
 testing::wide unit_roundoff() {
-  return testing::ldexp(1.0L, -format<T>::digits);
+  static const testing::wide u = testing::ldexp(1.0L, -format<T>::digits);
+  return u;
 }
 
 /// The distance between neighbours of T in the binade of x.
