@@ -104,25 +104,36 @@ const auto few_ulp = static_cast<double>(tolerance::scaled_inv_freq());
 
 constexpr std::uint64_t parameter_seed = 21;
 
-struct parameters {
-  Index dim;
-  double base;
-};
-
-/// The dimensions and bases of released models, and some in between.
-std::vector<parameters> all_parameters() {
-  std::vector<parameters> result;
-  for (const Index dim : {6, 64, 80, 96, 128, 192, 256})
-    for (const double base : {1e4, 1.5e5, 5e5, 1e6, 1e7}) result.push_back({dim, base});
-  testing::random random(parameter_seed);
-  for (int sample = 0; sample < 20; ++sample)
-    result.push_back({2 * random.integer(2, 200), 1e4 * (1 + 1000 * random.unit())});
-  return result;
-}
-
 /// b^(-2 i / d)
 number power(const number& base, Index i, Index dim) {
   return pow(base, number(0) - count(2 * i) / count(dim));
+}
+
+struct parameters {
+  Index dim;
+  double base;
+  std::vector<number> plain;  // of every pair, without a scaling
+
+  parameters(Index of_dim, double of_base) : dim(of_dim), base(of_base) {
+    for (Index i = 0; i < dim / 2; ++i) plain.push_back(power(base, i, dim));
+  }
+  const number& operator[](Index i) const { return plain[static_cast<std::size_t>(i)]; }
+};
+
+/// The dimensions and bases of released models, and some in between.
+const std::vector<parameters>& all_parameters() {
+  static const std::vector<parameters> all = [] {
+    std::vector<parameters> result;
+    for (const Index dim : {6, 64, 80, 96, 128, 192, 256})
+      for (const double base : {1e4, 1.5e5, 5e5, 1e6, 1e7}) result.emplace_back(dim, base);
+    testing::random random(parameter_seed);
+    for (int sample = 0; sample < 20; ++sample) {
+      const Index dim = 2 * random.integer(2, 200);
+      result.emplace_back(dim, 1e4 * (1 + 1000 * random.unit()));
+    }
+    return result;
+  }();
+  return all;
 }
 /// b s^(d / (d - 2))
 number stretched(const number& base, const number& s, Index dim) {
@@ -135,14 +146,20 @@ number pair_of(double rotations, const parameters& p, double length) {
 }
 /// clamp((i - low) / (high - low), 0, 1) between the pairs of two rotations, kept in [0, d - 1], +0.001 if
 /// equal.
-number ramp(Index i, double fast, double slow, const parameters& p, double length, bool truncate) {
-  number low = pair_of(fast, p, length), high = pair_of(slow, p, length);
-  if (truncate) low = of(mpfr_rint_floor, low), high = of(mpfr_rint_ceil, high);
-  low = low < number(0) ? number(0) : low;
-  high = count(p.dim - 1) < high ? count(p.dim - 1) : high;
-  if (low == high) high = high + number(1) / number(1000);
-  return clamped((count(i) - low) / (high - low), number(0), number(1));
-}
+class ramp {
+ public:
+  ramp(double fast, double slow, const parameters& p, double length, bool truncate)
+      : low_(pair_of(fast, p, length)), high_(pair_of(slow, p, length)) {
+    if (truncate) low_ = of(mpfr_rint_floor, low_), high_ = of(mpfr_rint_ceil, high_);
+    low_ = low_ < number(0) ? number(0) : low_;
+    high_ = count(p.dim - 1) < high_ ? count(p.dim - 1) : high_;
+    if (low_ == high_) high_ = high_ + number(1) / number(1000);
+  }
+  number at(Index i) const { return clamped((count(i) - low_) / (high_ - low_), number(0), number(1)); }
+
+ private:
+  number low_, high_;
+};
 number g(double s, double k) {
   return s <= 1 ? number(1) : number(k) * ln(number(s)) / number(10) + number(1);
 }
@@ -153,18 +170,18 @@ TEST_CASE("linear, NTK and dynamic NTK schedules are their formulas", "[oracle]"
   for (const parameters& p : all_parameters())
     for (const double s : {1.0, 1.1, 2.0, 7.5, 40.0, 1000.0}) {
       CAPTURE(parameter_seed, p.dim, p.base, s);
-      CHECK(worst_error({p.dim, p.base, rope::linear_scaling{s}},
-                        [&](Index i) { return power(p.base, i, p.dim) / s; }) <= few_ulp);
-      CHECK(worst_error({p.dim, p.base, rope::ntk_scaling{s}},
-                        [&](Index i) { return power(stretched(p.base, s, p.dim), i, p.dim); }) <= few_ulp);
-      CHECK(worst_error({p.dim, p.base, rope::alpha_scaling{s}},
-                        [&](Index i) { return power(stretched(p.base, s, p.dim), i, p.dim); }) <= few_ulp);
+      CHECK(worst_error({p.dim, p.base, rope::linear_scaling{s}}, [&](Index i) { return p[i] / s; }) <=
+            few_ulp);
+      const number longer_base = stretched(p.base, s, p.dim);
+      const auto ntk = [&](Index i) { return power(longer_base, i, p.dim); };
+      CHECK(worst_error({p.dim, p.base, rope::ntk_scaling{s}}, ntk) <= few_ulp);
+      CHECK(worst_error({p.dim, p.base, rope::alpha_scaling{s}}, ntk) <= few_ulp);
       for (const double length : {0.0, 2048.0, 2049.0, 16384.0, 1e6}) {
         const number longer = (std::max)(length, 2048.0),
-                     bracket = number(s) * longer / number(2048) - (number(s) - number(1));
-        CHECK(worst_error({p.dim, p.base, rope::dynamic_ntk_scaling{s, 2048, length}}, [&](Index i) {
-                return power(stretched(p.base, bracket, p.dim), i, p.dim);
-              }) <= few_ulp);
+                     bracket = number(s) * longer / number(2048) - (number(s) - number(1)),
+                     dynamic_base = stretched(p.base, bracket, p.dim);
+        CHECK(worst_error({p.dim, p.base, rope::dynamic_ntk_scaling{s, 2048, length}},
+                          [&](Index i) { return power(dynamic_base, i, p.dim); }) <= few_ulp);
       }
     }
 }
@@ -179,7 +196,7 @@ TEST_CASE("the ntk rule of vLLM is its formula", "[oracle]") {
       for (const double mixed : {0.1, 0.625, 1.0, 3.0})
         CHECK(worst_error({p.dim, p.base, rope::mixed_ntk_scaling{s, mixed}}, [&](Index i) {
                 const number a = ln(s) / pow(count(p.dim / 2), mixed);
-                return power(p.base, i, p.dim) / of(mpfr_exp, a * pow(count(i + 1), mixed));
+                return p[i] / of(mpfr_exp, a * pow(count(i + 1), mixed));
               }) <= few_ulp);
     }
 }
@@ -198,9 +215,10 @@ TEST_CASE("YaRN schedules and magnitudes are their formulas", "[oracle]") {
                                                .beta_fast = fast,
                                                .beta_slow = slow,
                                                .truncate = truncate});
-        CHECK(worst_error(f, [&, factor = s, last = fast, first = slow, whole = truncate](Index i) {
-                const number share = ramp(i, last, first, p, length, whole);
-                return power(p.base, i, p.dim) * (number(1) - share + share / factor);
+        const ramp blend(fast, slow, p, length, truncate);
+        CHECK(worst_error(f, [&, factor = s](Index i) {
+                const number share = blend.at(i);
+                return p[i] * (number(1) - share + share / factor);
               }) <= few_ulp);
         CHECK(error_in_ulp(f.attention_factor(), g(s, 1)) <= magnitude);
       }
@@ -222,14 +240,15 @@ TEST_CASE("NTK-by-parts schedules are their formula", "[oracle]") {
       for (const auto& [ntk, extrapolation] :
            {std::pair(1.0, 1.0), std::pair(0.0, 1.0), std::pair(1.0, 0.0), std::pair(0.3, 0.7)}) {
         CAPTURE(parameter_seed, p.dim, p.base, s, ntk, extrapolation);
+        const ramp slow(1.25, 0.75, p, 2048, true), fast(16, 2, p, 2048, true);
+        const number longer_base = stretched(p.base, s, p.dim);
         CHECK(worst_error({p.dim, p.base, rope::ntk_by_parts_scaling{s, 2048, ntk, extrapolation}},
                           [&, of_ntk = ntk, of_extrapolation = extrapolation](Index i) {
-                            const number one(1), original = power(p.base, i, p.dim);
-                            const number m1 = (one - ramp(i, 1.25, 0.75, p, 2048, true)) * number(of_ntk);
-                            const number m2 =
-                                (one - ramp(i, 16, 2, p, 2048, true)) * number(of_extrapolation);
-                            const number f = original / number(s) * (one - m1) +
-                                             power(stretched(p.base, s, p.dim), i, p.dim) * m1;
+                            const number one(1), original = p[i];
+                            const number m1 = (one - slow.at(i)) * number(of_ntk);
+                            const number m2 = (one - fast.at(i)) * number(of_extrapolation);
+                            const number f =
+                                original / number(s) * (one - m1) + power(longer_base, i, p.dim) * m1;
                             return f * (one - m2) + original * m2;
                           }) <= few_ulp);
       }
@@ -244,9 +263,9 @@ TEST_CASE("Llama 3 schedules are their formula", "[oracle]") {
       CAPTURE(parameter_seed, p.dim, p.base, s, low, high, length);
       const rope::llama3_scaling scaling{s, low, high, length};
       CHECK(worst_error({p.dim, p.base, scaling}, [&](Index i) {
-              const number f = power(p.base, i, p.dim), wavelength = number(2) * pi() / f,
-                           factor(scaling.factor), slow(scaling.low_freq_factor),
-                           fast(scaling.high_freq_factor), before(scaling.original_max_position);
+              const number f = p[i], wavelength = number(2) * pi() / f, factor(scaling.factor),
+                           slow(scaling.low_freq_factor), fast(scaling.high_freq_factor),
+                           before(scaling.original_max_position);
               if (before / slow < wavelength) return f / factor;
               if (wavelength < before / fast || scaling.low_freq_factor == scaling.high_freq_factor) return f;
               const number z = (before / wavelength - slow) / (fast - slow);
@@ -264,7 +283,7 @@ TEST_CASE("LongRoPE and per-pair divisors are their formula", "[oracle]") {
     for (Index i = 0; i < p.dim / 2; ++i)
       a.push_back(1 + 3 * random.unit()), b.push_back(1 + 63 * random.unit());
     const auto divided = [&](const std::vector<double>& list) {
-      return [&](Index i) { return power(p.base, i, p.dim) / number(list[static_cast<std::size_t>(i)]); };
+      return [&](Index i) { return p[i] / number(list[static_cast<std::size_t>(i)]); };
     };
     for (const double length : {4096.0, 4097.0}) {
       const frequencies f(p.dim, p.base, rope::longrope_scaling{a, b, 4096, 131072, length, {}, {}});
@@ -281,18 +300,18 @@ TEST_CASE("proportional, resonance and clipped schedules are their formulas", "[
     for (const double part : {0.25, 0.3, 0.5, 1.0})
       CHECK(worst_error({p.dim, p.base, rope::proportional_scaling{part, 3}}, [&](Index i) {
               return static_cast<double>(i) < std::floor(part * static_cast<double>(p.dim) / 2)
-                         ? power(p.base, i, p.dim) / number(3)
+                         ? p[i] / number(3)
                          : number(0);
             }) <= few_ulp);
     CHECK(worst_error({p.dim, p.base, rope::resonance_scaling{}}, [&](Index i) {
             const number turn = number(2) * pi();
-            return turn / of(mpfr_rint, turn / power(p.base, i, p.dim));
+            return turn / of(mpfr_rint, turn / p[i]);
           }) <= few_ulp);
     for (const Index low_count : {2, 3, 20, 100}) {
       const Index pairs = p.dim / 2, n = (std::min)(low_count, pairs);
       CHECK(worst_error({p.dim, p.base, rope::clipped_scaling{low_count}}, [&](Index i) {
               const Index j = i - (pairs - n);
-              const number f = power(p.base, i, p.dim);
+              const number f = p[i];
               if (j < 0) return f;
               return j == n - 1 ? number(0)
                                 : f * (number(1) + of(mpfr_cos, pi() * count(j) / count(n - 1))) / number(2);
