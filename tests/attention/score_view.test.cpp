@@ -30,3 +30,11 @@ TEST_CASE("a matrix of scores has as many entries as an index counts", "[attenti
                                                       "got [1, -1, 1, 1]"));
   CHECK(rope::score_matrix(&number, large, 1, 4, 1).query_stride == 1);
 }
+
+TEST_CASE("a view of which only data and strides are given is one entry for all scores", "[attention]") {
+  const float bias = 0.5f;
+  const rope::score_view<float> one = {
+      .data = &bias, .batch_stride = 1, .head_stride = 1, .query_stride = 1, .key_stride = 1};
+  CHECK(one.at(3, 4, 5) == &bias);
+  CHECK(one.key_step() == 0);
+}
