@@ -342,6 +342,7 @@ def main():
         runner.trace_all()
         print(f"{len(runner.cases)} test cases traced, {time.monotonic() - start:.0f} s", flush=True)
         todo = [k for k in sorted(mine) if k not in set(builder.alone) and str(k) not in verdicts]
+        random.Random(options.seed).shuffle(todo)  # what is cut short has judged some of every room
         later = [k for k in builder.alone if k in mine and str(k) not in verdicts]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             running = {pool.submit(runner.judge, k): k for k in todo}
