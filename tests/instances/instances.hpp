@@ -14,7 +14,7 @@
 #include "support/attention_reference.hpp"
 #include "support/block_reference.hpp"
 #include "support/decoder_reference.hpp"
-#ifdef ROPE_TEST_JSON
+#if defined(ROPE_TEST_JSON) && (!defined(ROPE_TEST_DEFINE_INSTANCES) || defined(ROPE_TEST_DEFINE_IMPORTS))
 #include "support/model_configs.hpp"
 #endif
 
