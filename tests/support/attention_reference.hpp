@@ -75,15 +75,16 @@ tensor attention(const tensor& q, const tensor& k, const tensor& v, const attent
         }
         testing::wide sum = 0;
         for (long j = 0; j < k.tokens; ++j) {
-          if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
           testing::wide& weight = weights[static_cast<std::size_t>(j)];
+          weight = 0;
+          if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
           weight = testing::exp(scores[static_cast<std::size_t>(j)] - largest);
           sum += weight;
         }
         for (long d = 0; d < v.dim && sum > 0; ++d) {
           testing::wide weighted = 0;
           for (long j = 0; j < k.tokens; ++j)
-            if (sees(i, j, q.tokens, k.tokens, rule))
+            if (weights[static_cast<std::size_t>(j)] > 0)  // the value of a key that is not seen may be NaN
               weighted += weights[static_cast<std::size_t>(j)] * v(b, j, kv, d);
           out(b, i, h, d) = static_cast<double>(weighted / sum);
         }
