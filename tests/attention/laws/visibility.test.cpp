@@ -187,7 +187,7 @@ TEMPLATE_TEST_CASE("what a query does not see never reaches it", "[attention]", 
   const std::uint32_t seed = 22;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 3, 70), keys = 71, query = GENERATE_COPY(0L, queries / 2, queries - 1);
-  const double poison = GENERATE(not_a_number, infinite, -infinite);
+  const double poison = GENERATE(as<double>{}, not_a_number, infinite, -infinite);
   const operands x = random_operands<TestType>(generator, {2, queries, keys, 4, 2, 9, 5});
   for (const attention_rule& rule :
        {causal, causal_window, window, attention_rule{.causal = false, .window = 33, .softcap = 3}}) {
