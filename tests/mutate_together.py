@@ -12,10 +12,11 @@ header or a test changes), --alone N (seconds for judging, one by one as mutate.
 switched in a running program; 0: as long as it takes), --native (for this processor, as mutate.py).
 
 The tests are built once, with switches in a copy of the headers (support/mutants.hpp), and run once to see which
-test case reaches which mutant; then each mutant runs the test cases that reach it until one fails. Where a switch
-does not compile, or no test reaches it while the program runs (a constant that the compiler evaluates, code that is
-not compiled here), mutate.py judges the mutant alone. In `a && b && c` a switch makes (a || b) && c of the first
-operator where mutate.py makes a || (b && c).
+test case reaches which mutant; what runs long is compiled again with -O1. Then each mutant runs the test cases that
+reach it until one fails. Where a switch does not compile, or no test reaches it while the program runs (a constant
+that the compiler evaluates, code that is not compiled here), mutate.py judges the mutant alone, and so it does what
+survived and is not explained. In `a && b && c` a switch makes (a || b) && c of the first operator where mutate.py
+makes a || (b && c).
 
 mutants.json explains survivors, as for mutate.py. The last line counts; the exit status is 1 if a mutant survived
 that is not explained there.
@@ -180,12 +181,13 @@ class Builder:
         self.known.write_text(" ".join(map(str, sorted(self.alone))), encoding="utf-8")
         return len(dropped)
 
-    def compile(self, test):
+    def compile(self, test, flags=()):
         """What the compiler says of a file of tests, or None; its program is made once."""
-        program = self.programs / hashlib.sha256(repr((test, self.key)).encode()).hexdigest()[:16]
+        text = (mutate.TESTS / test).read_bytes()
+        program = self.programs / hashlib.sha256(repr((test, text, *flags, self.key)).encode()).hexdigest()[:16]
         if not program.exists():
             try:
-                self.shop.build({"test": test}, [self.tree / "include"], program)
+                self.shop.build({"test": test, "flags": list(flags)}, [self.tree / "include"], program)
             except mutate.plant.Failure as failure:
                 return str(failure)
         self.made[test] = program
@@ -211,6 +213,13 @@ class Builder:
             if said:
                 self.retry(said)
 
+    def optimize(self, tests):
+        """Makes programs again that run long: the compiler takes three times as long, and they a sixth."""
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            said = [text for text in pool.map(lambda test: self.compile(test, ["-O1"]), tests) if text is not None]
+        if said:
+            raise SystemExit("\n".join(said))
+
     def retry(self, said):
         count = self.drop_what_fails(said)
         if count == 0:
@@ -221,8 +230,8 @@ class Builder:
 
 
 class Runner:
-    def __init__(self, options, programs):
-        self.options, self.programs = options, programs
+    def __init__(self, options):
+        self.options = options
         self.cases = {}  # (program, name) -> (seconds, mutants it reaches)
 
     def go(self, program, names, seconds, **variables):
@@ -250,14 +259,23 @@ class Runner:
                 raise SystemExit(f"the case {name!r} fails without a mutant:\n{said.decode('utf-8', 'replace')}")
             return item, time.monotonic() - before, {int(k) for k in pathlib.Path(file.name).read_text().split()}
 
-    def trace_all(self):
+    def trace_all(self, programs):
         items = []
-        for program in self.programs:
+        for program in programs:
             said = subprocess.run([str(program), "--list-test-names-only"], stdout=subprocess.PIPE, check=False).stdout
             items += [(program, name) for name in said.decode().splitlines() if name.strip()]
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             for item, seconds, mutants in pool.map(self.trace, items):
                 self.cases[item] = (seconds, mutants)
+
+    def forget(self, programs):
+        """The programs in which the cases of one take more than five seconds together; their cases are dropped."""
+        total = collections.Counter()
+        for (program, _), (seconds, _) in self.cases.items():
+            total[program] += seconds
+        slow = {program for program in programs if total[program] > 5}
+        self.cases = {item: found for item, found in self.cases.items() if item[0] not in slow}
+        return slow
 
     def judge(self, k):
         """Whether a mutant is killed, and by which case; "unreached" if none reaches it."""
@@ -335,22 +353,35 @@ def main():
         start = time.monotonic()
         builder = Builder(options, chosen)
         mine = {k for k in range(len(chosen)) if chosen[k][0].split("/")[1] in options.suite}
-        builder.make()
-        print(f"{len(chosen) - len(builder.alone)} of {len(chosen)} mutants switched in one program, "
-              f"{time.monotonic() - start:.0f} s", flush=True)
-        runner = Runner(options, list(builder.made.values()))
-        runner.trace_all()
-        print(f"{len(runner.cases)} test cases traced, {time.monotonic() - start:.0f} s", flush=True)
+        runner = Runner(options)
+        traced = options.scratch / ("traced_" + kept.name[9:])
+        if traced.exists():
+            runner.cases = {(pathlib.Path(program), name): (seconds, set(mutants))
+                            for program, name, seconds, mutants in json.loads(traced.read_text(encoding="utf-8"))}
+        else:
+            builder.make()
+            print(f"{len(chosen) - len(builder.alone)} of {len(chosen)} mutants switched in one program, "
+                  f"{time.monotonic() - start:.0f} s", flush=True)
+            runner.trace_all(builder.made.values())
+            slow = runner.forget(builder.made.values())
+            again = [test for test, program in builder.made.items() if program in slow]
+            builder.optimize(again)
+            runner.trace_all([builder.made[test] for test in again])
+            traced.write_text(json.dumps([[str(program), name, seconds, sorted(mutants)] for (program, name),
+                                          (seconds, mutants) in runner.cases.items()]), encoding="utf-8")
+            print(f"{len(runner.cases)} test cases traced, {len(again)} programs optimised, "
+                  f"{time.monotonic() - start:.0f} s", flush=True)
         todo = [k for k in sorted(mine) if k not in set(builder.alone) and str(k) not in verdicts]
         random.Random(options.seed).shuffle(todo)  # what is cut short has judged some of every room
         later = [k for k in builder.alone if k in mine and str(k) not in verdicts]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             running = {pool.submit(runner.judge, k): k for k in todo}
             for done in concurrent.futures.as_completed(running):
-                if done.result() == "unreached":
-                    later.append(running[done])
+                k, verdict = running[done], done.result()
+                if verdict == "unreached" or (verdict == "survived" and not explained(k)):
+                    later.append(k)  # a switch that runs may also stand in a constant, where it is off
                 else:
-                    note(running[done], done.result())
+                    note(k, verdict)
         print(f"{len(todo)} run, {len(later)} to be judged alone, {time.monotonic() - start:.0f} s", flush=True)
         judge = mutate.Judge(options)
         end = time.monotonic() + options.alone if options.alone else float("inf")
