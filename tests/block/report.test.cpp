@@ -34,6 +34,15 @@ using place_of = std::function<bool(std::size_t, std::size_t)>;
 bool causal(std::size_t i, std::size_t j) { return j <= i; }
 bool everything(std::size_t, std::size_t) { return true; }
 
+/// exp of the score of key j for query i of head h.
+testing::wide exponential(const reference::block& m, const auto& q, const auto& k, std::size_t h,
+                          std::size_t i, std::size_t j) {
+  testing::wide score = 0;
+  for (std::size_t d = 0; d < m.head_dim; ++d)
+    score += q(i, h * m.head_dim + d) * k(j, h / (m.heads / m.kv_heads) * m.head_dim + d);
+  return testing::exp(score / testing::sqrt(static_cast<testing::wide>(m.head_dim)));
+}
+
 /// The largest error of the probabilities [heads, queries, keys] of one row of the batch.
 template <class T>
 testing::wide worst_probability(const reference::block& m, const rows_of<T>& x, const rows_of<T>& context,
@@ -49,10 +58,7 @@ testing::wide worst_probability(const reference::block& m, const rows_of<T>& x, 
       testing::wide sum = 0;
       for (std::size_t j = 0; j < k.rows; ++j) {
         if (!sees(i, j)) continue;
-        testing::wide score = 0;
-        for (std::size_t d = 0; d < m.head_dim; ++d)
-          score += q(i, h * m.head_dim + d) * k(j, h / (m.heads / m.kv_heads) * m.head_dim + d);
-        terms[j] = testing::exp(score / testing::sqrt(static_cast<testing::wide>(m.head_dim)));
+        terms[j] = exponential(m, q, k, h, i, j);
         sum += terms[j];
       }
       for (std::size_t j = 0; j < k.rows; ++j) {
@@ -143,6 +149,38 @@ TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in
   check(
       context_keys, [&](const auto& to, auto& out) { to.cross(x, projected, out, table, 3); },
       of_context(turning, 3, 20));
+}
+
+TEST_CASE("log-sum-exps of segments are those of their queries, of one row and of several", "[block]") {
+  const random_block<double> memory({}, 545);
+  testing::random numbers(546);
+  const rope::frequencies turns(4);
+  const frequency_table<double> table(turns, 60);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const reference::block exact = memory.reference<half_split>(turns);
+  const std::vector<int> offsets = {0, 4, 4, 9};
+  for (const Index rows : {1, 2}) {
+    CAPTURE(rows);
+    const rows_of<double> x = testing::random_rows<double>(numbers, rows * queries, 10, 1);
+    rows_of<double> out(rows * queries, 10);
+    std::vector<double> sums(static_cast<std::size_t>(rows * queries * heads), -77);
+    block.reporting({.log_sum_exp = sums}).forward(x, rows, out, table, rope::segments{offsets});
+    const auto bound = static_cast<testing::wide>(testing::block_bound<double>());
+    for (Index b = 0; b < rows; ++b) {
+      const auto row = testing::exact(rows_of<double>(x.middleRows(b * queries, queries)));
+      const auto told = [&](std::size_t i, std::size_t h) {
+        return static_cast<testing::wide>(sums[(std::size_t(b * queries) + i) * std::size_t(heads) + h]);
+      };
+      const auto q = reference::turned_heads(exact, exact.q(row), exact.q_norm, counted(queries, 0)),
+                 k = reference::turned_heads(exact, exact.k(row), exact.k_norm, counted(queries, 0));
+      for (std::size_t h = 0; h < exact.heads; ++h)
+        for (std::size_t i = 0; i < q.rows; ++i) {
+          testing::wide sum = 0;
+          for (std::size_t j = i < 4 ? 0 : 4; j <= i; ++j) sum += exponential(exact, q, k, h, i, j);
+          CHECK(testing::abs(told(i, h) - testing::log(sum)) <= bound);
+        }
+    }
+  }
 }
 
 TEST_CASE("memory of another length for what a block tells is refused before anything is written",
