@@ -146,6 +146,17 @@ TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "[tables]", float,
   }
 }
 
+TEST_CASE("a length below 1 grows faster", "[tables]") {
+  const Index d = 8;
+  const rope::frequencies frequencies(d);
+  const rope::xpos<double> tables(frequencies, 4, {.center = 2, .scale_base = 0.5});
+  CHECK(tables.scale_base() == 0.5);
+  for (Index i = 0; i < d / 2; ++i) {
+    const testing::wide exact = growth(i, d, 3, 2, 0.5, 1) * reference::cos(3, frequencies.inv_freq()(i, 0));
+    CHECK(tolerance::error_in_ulp(tables.queries().cos(3)(i), exact) <= 8);
+  }
+}
+
 TEST_CASE("a score depends on the distance alone and fades with it", "[tables]") {
   testing::random numbers(testing::seed());
   const rope::xpos<double> tables(rope::frequencies(32), -3000, 3000, {.center = 100});
