@@ -38,3 +38,10 @@ TEST_CASE("a view of which only data and strides are given is one entry for all 
   CHECK(one.at(3, 4, 5) == &bias);
   CHECK(one.key_step() == 0);
 }
+
+TEST_CASE("a view of which no stride is given is one entry for every row, head and query", "[attention]") {
+  const float bias = 0.5f;
+  const rope::score_view<float> one = {.data = &bias, .batch = 9, .heads = 9, .queries = 9, .keys = 9};
+  CHECK(one.at(3, 4, 5) == &bias);
+  CHECK(one.key_step() == 0);
+}
