@@ -703,6 +703,19 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK(model("baichuan", {{".block_count", 32}}).groups().size() == 1);
 }
 
+TEST_CASE("a window is assumed where a layer has one, and only there", "[models][gguf]") {
+  const auto warned = [](const json& more) {
+    json entries = {{".embedding_length", 512}, {".attention.head_count", 4}};
+    entries.update(more);
+    return has_warning(import_gguf(gguf("gemma2", entries)).warnings,
+                       "attention.sliding_window is not given; assumed 4096");
+  };
+  const json one_layer = {{".block_count", 1}},
+             none_slides = {{".block_count", 2}, {".attention.sliding_window_pattern", {0, 0}}};
+  CHECK(warned(one_layer));
+  CHECK_FALSE(warned(none_slides));
+}
+
 TEST_CASE("layers of multi-token prediction are left out of a description, which says so", "[models][gguf]") {
   const auto model =
       import_gguf(gguf("smollm3", {{".attention.key_length", 128},
