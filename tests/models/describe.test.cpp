@@ -223,6 +223,18 @@ TEST_CASE("a model does not differ from itself", "[models][describe]") {
             .empty());
 }
 
+TEST_CASE("a tolerance is a part of the larger number", "[models][describe]") {
+  const auto of_base = [](double base) {
+    return import_hugging_face(json{{"model_type", "llama"},
+                                    {"num_hidden_layers", 2},
+                                    {"num_attention_heads", 4},
+                                    {"head_dim", 64},
+                                    {"rope_theta", base}});
+  };
+  CHECK(compare_models(of_base(10000), of_base(20000), 0.5).empty());
+  CHECK_FALSE(compare_models(of_base(10000), of_base(20000), 0.499).empty());
+}
+
 TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[models][describe]") {
   const auto original = import_hugging_face(config("llama_3_1_8b"));
   const auto converted = import_gguf(converted_llama31(original));
