@@ -254,6 +254,24 @@ TEST_CASE("entries of 16 bits are verified to their own precision", "[tables][gi
   check(Eigen::bfloat16{}, 1.03f);
 }
 
+TEST_CASE("a pair is verified to the stated units of its type and no more", "[tables][given_table]") {
+  const auto check = [](auto one, double limit) {
+    using entry = decltype(one);
+    Eigen::Array<entry, Eigen::Dynamic, Eigen::Dynamic> cos(40, 3), sin(40, 3);
+    cos.setConstant(one);
+    sin.setConstant(entry(0));
+    const auto table_of = [&](double excess) {
+      sin(7, 1) = static_cast<entry>(static_cast<float>(std::sqrt(excess)));
+      return table_of_cos_sin(cos, sin, table_form::half_width);
+    };
+    CHECK(table_of(0.97 * limit).rows() == 40);
+    CHECK(throws_saying<std::invalid_argument>([&] { table_of(1.03 * limit); }, "row 7, pair 1"));
+  };
+  check(1.0f, 16 * 0x1p-24);
+  check(Eigen::half(1), 8 * 0x1p-11);
+  check(Eigen::bfloat16(1), 8 * 0x1p-8);
+}
+
 TEST_CASE("a value that is no number is refused by its place", "[tables][given_table]") {
   for (const double bad : {not_a_number, infinity, -infinity, 0x1p64}) {
     matrix angles = matrix::Constant(3, 4, 0.5);
