@@ -569,3 +569,11 @@ TEST_CASE("options of attention that do not fit a call of a block are refused by
         },
         counted_from, [&](const auto& block) { block.forward(x, 1, out, table, parts); });
 }
+
+TEST_CASE("an argument that is no matrix of tokens is seen at every place that asks for one", "[block]") {
+  using tokens = rope::detail::token_ref<float>;
+  STATIC_REQUIRE_FALSE(rope::detail::lacks_tokens<float, tokens, int, tokens>(0b101));
+  STATIC_REQUIRE(rope::detail::lacks_tokens<float, int, int, tokens>(0b101));
+  STATIC_REQUIRE(rope::detail::lacks_tokens<float, tokens, int, int>(0b101));
+  STATIC_REQUIRE(rope::detail::lacks_tokens<float, tokens, int>(0b101));
+}
