@@ -267,9 +267,18 @@ TEST_CASE("a pair is verified to the stated units of its type and no more", "[ta
     CHECK(table_of(0.97 * limit).rows() == 40);
     CHECK(throws_saying<std::invalid_argument>([&] { table_of(1.03 * limit); }, "row 7, pair 1"));
   };
+  // In 8 bits an entry is rounded by up to 2^-9 of itself, its square by twice that: less than the 3 % on each side.
   check(1.0f, 16 * 0x1p-24);
   check(Eigen::half(1), 8 * 0x1p-11);
   check(Eigen::bfloat16(1), 8 * 0x1p-8);
+  // The sum of squares is formed in double, whose neighbours below 1 are u = 2^-53 apart: 1 - 16 u and 1 - 17 u.
+  matrix cos = matrix::Ones(40, 3), sin = matrix::Zero(40, 3);
+  cos(7, 1) = 1 - 8 * 0x1p-53;
+  CHECK(table_of_cos_sin(cos, sin, table_form::half_width).rows() == 40);
+  cos(7, 1) = 1 - 9 * 0x1p-53;
+  sin(7, 1) = std::sqrt(0x1p-53);
+  CHECK(throws_saying<std::invalid_argument>([&] { table_of_cos_sin(cos, sin, table_form::half_width); },
+                                             "row 7, pair 1"));
 }
 
 TEST_CASE("a value that is no number is refused by its place", "[tables][given_table]") {

@@ -308,6 +308,11 @@ TEST_CASE("a block leaves its counts with the cache", "[cache]") {
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { (void)cache.query_counts(4); },
       "how many queries each row has, or q.tokens of at most 1, got 4"));
+  const auto none = bshd(channels.data(), 2, 0, 2, 8);
+  cache.append<half_split>(none, none, table);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { (void)cache.query_counts(4); },
+      "how many queries each row has, or q.tokens of at most 1, got 4"));
   cache.clear();
   CHECK(cache.query_counts(9).empty());
 }
