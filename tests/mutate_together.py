@@ -214,7 +214,7 @@ class Builder:
                 self.retry(said)
 
     def optimize(self, tests):
-        """Makes programs again that run long: the compiler takes three times as long, and they a sixth."""
+        """Makes the programs of these tests again with -O1: they compile up to three times as long and run a sixth."""
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             said = [text for text in pool.map(lambda test: self.compile(test, ["-O1"]), tests) if text is not None]
         if said:
@@ -268,12 +268,12 @@ class Runner:
             for item, seconds, mutants in pool.map(self.trace, items):
                 self.cases[item] = (seconds, mutants)
 
-    def forget(self, programs):
-        """The programs in which the cases of one take more than five seconds together; their cases are dropped."""
+    def drop_slow(self):
+        """Drops the cases of programs that run for more than five seconds, and says which programs those are."""
         total = collections.Counter()
         for (program, _), (seconds, _) in self.cases.items():
             total[program] += seconds
-        slow = {program for program in programs if total[program] > 5}
+        slow = {program for program, seconds in total.items() if seconds > 5}
         self.cases = {item: found for item, found in self.cases.items() if item[0] not in slow}
         return slow
 
@@ -326,7 +326,7 @@ def main():
     for folder in (mutate.INCLUDE, mutate.TESTS):
         for file in sorted(folder.rglob("*.[hc]pp")):
             state.update(file.read_bytes())
-    kept = options.scratch / ("together_" + state.hexdigest()[:16] + ".json")
+    kept, traced = (options.scratch / f"{what}_{state.hexdigest()[:16]}.json" for what in ("together", "traced"))
     verdicts = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
     def note(k, verdict):
@@ -354,7 +354,6 @@ def main():
         builder = Builder(options, chosen)
         mine = {k for k in range(len(chosen)) if chosen[k][0].split("/")[1] in options.suite}
         runner = Runner(options)
-        traced = options.scratch / ("traced_" + kept.name[9:])
         if traced.exists():
             runner.cases = {(pathlib.Path(program), name): (seconds, set(mutants))
                             for program, name, seconds, mutants in json.loads(traced.read_text(encoding="utf-8"))}
@@ -363,7 +362,7 @@ def main():
             print(f"{len(chosen) - len(builder.alone)} of {len(chosen)} mutants switched in one program, "
                   f"{time.monotonic() - start:.0f} s", flush=True)
             runner.trace_all(builder.made.values())
-            slow = runner.forget(builder.made.values())
+            slow = runner.drop_slow()
             again = [test for test, program in builder.made.items() if program in slow]
             builder.optimize(again)
             runner.trace_all([builder.made[test] for test in again])
