@@ -13750,11 +13750,8 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
           const Index count = (std::min)(block, visible.hull_end() - j);
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
-            for (Index n = 0; n < count; ++n)
-              row_of(b, kv * group + g, i)[static_cast<std::size_t>(j + n)] =
-                  const_channels_map<A>(queries.data() + g * depth, depth)
-                      .matrix()
-                      .dot(const_channels_map<A>(rows.rows + n * rows.stride, depth).matrix());
+            score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
+                             row_of(b, kv * group + g, i).data() + j, nullptr);
         }
         for (Index g = 0; g < group; ++g) {
           const auto row = row_of(b, kv * group + g, i);
@@ -13806,8 +13803,8 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, in plain loops: for looking at, not for
-///            computing with
+/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for looking at, not
+///            for computing with
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
