@@ -5838,6 +5838,68 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+#define ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+
+
+/// Sums of products in double.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Numbers that a loop over channels takes together.
+inline constexpr int channels_at_once = 16;
+
+/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
+/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
+/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
+/// copy of the loop.
+///
+/// \tparam exact  whether no product is rounded, so that it does not matter what is fused: GCC then adds
+///                without, which shortens the chain of sums
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_at_once] = {};
+  Index d = 0;
+  for (; d + channels_at_once <= count; d += channels_at_once) {
+    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_at_once; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_at_once / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+
+/// The sum of x[d] y[d] over [0, count), in that order.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+
+/// The sum of x[d]^2 over [0, count), in that order.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
 #define ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
 
@@ -6232,41 +6294,14 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Channels that a loop takes together.
-inline constexpr int norm_step = 16;
-
-/// The sum of first(d) second(d) over [0, count). The products of d modulo norm_step are summed apart, and
-/// these sums added in pairs, in an order that depends on neither packets nor addresses.
-template <class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[norm_step] = {};
-  Index d = 0;
-  for (; d + norm_step <= count; d += norm_step) {
-    double a[norm_step], b[norm_step];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < norm_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < norm_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < norm_step; ++l) sums[l] += a[l] * b[l];
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] += first(d + l) * second(d + l);
-  for (int width = norm_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// The sum of x^2 over [0, count), in the order of sum_of_products.
-template <class A>
-double sum_of_squares(const A* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products(count, channel_of, channel_of);
-}
-
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of norm_step channels begin with the first
-/// one, whatever its address: an Eigen expression of the whole row would take the channels before the first
-/// aligned one as scalars, which -ffast-math may round in another way.
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
+/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
+/// first aligned one as scalars, which -ffast-math may round in another way.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
-  using step = Eigen::Array<A, norm_step, 1>;
+  using step = Eigen::Array<A, channels_at_once, 1>;
   Index d = 0;
-  for (; d + norm_step <= count; d += norm_step)
+  for (; d + channels_at_once <= count; d += channels_at_once)
     Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }
@@ -7524,12 +7559,14 @@ class norm_gradient {
       const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
       A* const by = d + h * n;
       if (d_weight != nullptr)
-        for (Index i = 0; i < n; ++i)
-          d_weight[h * norm_.head_stride + i] += static_cast<double>(by[i]) * static_cast<double>(in[i]) * r;
+        for (Index i = 0; i < n; ++i) {
+          double& sum = d_weight[h * norm_.head_stride + i];
+          sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
+        }
       for (Index i = 0; i < n; ++i)
-        by[i] = static_cast<A>(
-            (static_cast<double>(gain[i]) * static_cast<double>(by[i]) - static_cast<double>(in[i]) * share) *
-            r);
+        by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
+                                            -(static_cast<double>(in[i]) * share)) *
+                               r);
     }
   }
 

@@ -12,7 +12,7 @@ set(compiled_together
   "attention/laws/padded_rows attention/laws/placed_attention"
   "attention/laws/repeated_tokens attention/laws/shared_work"
   "base/number_array base/parallel"
-  "base/laws/integer_lists base/laws/lanes base/laws/packed_products"
+  "base/laws/integer_lists base/laws/lanes base/laws/packed_products base/laws/sum_of_products"
   "block/gradient block/multi_head_tape block/weights"
   "block/laws/axes_block block/laws/block_decode block/laws/block_gradient_threads"
   "block/laws/block_repeated_tokens block/laws/block_threads"

@@ -10,6 +10,8 @@
 #include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/packet.hpp>  // multiply_add
+#include <rope/base/simd/sum_of_products.hpp>
 #include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -79,12 +81,14 @@ class norm_gradient {
       const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
       A* const by = d + h * n;
       if (d_weight != nullptr)
-        for (Index i = 0; i < n; ++i)
-          d_weight[h * norm_.head_stride + i] += static_cast<double>(by[i]) * static_cast<double>(in[i]) * r;
+        for (Index i = 0; i < n; ++i) {
+          double& sum = d_weight[h * norm_.head_stride + i];
+          sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
+        }
       for (Index i = 0; i < n; ++i)
-        by[i] = static_cast<A>(
-            (static_cast<double>(gain[i]) * static_cast<double>(by[i]) - static_cast<double>(in[i]) * share) *
-            r);
+        by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
+                                            -(static_cast<double>(in[i]) * share)) *
+                               r);
     }
   }
 

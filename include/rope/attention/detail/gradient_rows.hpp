@@ -19,6 +19,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/simd/exp2.hpp>
 #include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/sum_of_products.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
@@ -135,8 +136,7 @@ struct attention_gradient_rows {
         channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
         pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
         m.products[row] = static_cast<A>(
-            (channels(tape.out).template cast<double>() * channels(tape.d_out).template cast<double>())
-                .sum());
+            sum_of_products(channels(tape.out).data(), channels(tape.d_out).data(), tape.v.head_dim));
       }
     }
     finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&

@@ -10,6 +10,7 @@
 
 #include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/sum_of_products.hpp>
 #include <rope/base/simd/wide_channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -26,41 +27,14 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Channels that a loop takes together.
-inline constexpr int norm_step = 16;
-
-/// The sum of first(d) second(d) over [0, count). The products of d modulo norm_step are summed apart, and
-/// these sums added in pairs, in an order that depends on neither packets nor addresses.
-template <class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[norm_step] = {};
-  Index d = 0;
-  for (; d + norm_step <= count; d += norm_step) {
-    double a[norm_step], b[norm_step];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < norm_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < norm_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < norm_step; ++l) sums[l] += a[l] * b[l];
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] += first(d + l) * second(d + l);
-  for (int width = norm_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// The sum of x^2 over [0, count), in the order of sum_of_products.
-template <class A>
-double sum_of_squares(const A* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products(count, channel_of, channel_of);
-}
-
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of norm_step channels begin with the first
-/// one, whatever its address: an Eigen expression of the whole row would take the channels before the first
-/// aligned one as scalars, which -ffast-math may round in another way.
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
+/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
+/// first aligned one as scalars, which -ffast-math may round in another way.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
-  using step = Eigen::Array<A, norm_step, 1>;
+  using step = Eigen::Array<A, channels_at_once, 1>;
   Index d = 0;
-  for (; d + norm_step <= count; d += norm_step)
+  for (; d + channels_at_once <= count; d += channels_at_once)
     Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }

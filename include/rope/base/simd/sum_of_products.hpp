@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+#define ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+
+#include <rope/base/simd/packet.hpp>
+#include <rope/config.hpp>
+
+/// Sums of products in double.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Numbers that a loop over channels takes together.
+inline constexpr int channels_at_once = 16;
+
+/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
+/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
+/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
+/// copy of the loop.
+///
+/// \tparam exact  whether no product is rounded, so that it does not matter what is fused: GCC then adds
+///                without, which shortens the chain of sums
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_at_once] = {};
+  Index d = 0;
+  for (; d + channels_at_once <= count; d += channels_at_once) {
+    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_at_once; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_at_once / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+
+/// The sum of x[d] y[d] over [0, count), in that order.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+
+/// The sum of x[d]^2 over [0, count), in that order.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
