@@ -113,11 +113,12 @@
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
 
-// Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. RISC-V and
-// z/Architecture have the instruction and no packets: left alone, a compiler uses it in some places only.
+// Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
+// is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
+// left alone, a compiler uses it in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || \
     defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) ||                  \
-    (defined(__s390x__) && !defined(__VEC__))
+    (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
 #define ROPE_DETAIL_FMA fma
 #define ROPE_DETAIL_FUSED 1
 #else
@@ -514,7 +515,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));

@@ -32,7 +32,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
