@@ -91,7 +91,7 @@ class strip_slopes {
       for (Index j = whole.first; j < whole.last; j += L) {
         const P tangent = load<P>(bends_ + j);
         store(scores + j, multiply(tangent, fill<P>(static_cast<A>(factors.cap))));
-        store(bends_ + j, subtract(fill<P>(A(1)), multiply(tangent, tangent)));
+        store(bends_ + j, multiply_add(subtract(fill<P>(A(0)), tangent), tangent, fill<P>(A(1))));
       }
     }
     strip_.for_each_bias(r, [&](Index j, float added) {
