@@ -161,7 +161,32 @@ std::uint64_t rotation_gradient() {
   return d.value();
 }
 
-std::uint64_t attention_gradient() {
+std::uint64_t head_norm() {
+  digest d;
+  for (const Index head_dim : {Index{33}, Index{64}}) {
+    const auto weight = channels<float>(head_dim, 7);
+    auto x = channels<float>(9 * 3 * head_dim, 6);
+    rope::normalize_heads(rope::thd(x.data(), 9, 3, head_dim), rope::head_norm<float>{weight});
+    d.add_all(x);
+  }
+  return d.value();
+}
+
+std::uint64_t head_norm_gradient() {
+  digest d;
+  for (const Index head_dim : {Index{33}, Index{64}}) {
+    const auto weight = channels<float>(head_dim, 7), x = channels<float>(9 * 3 * head_dim, 6);
+    std::vector<float> g = channels<float>(9 * 3 * head_dim, 8), d_weight(weight.size());
+    for (float& channel : g) channel /= 3;  // with as many digits as a float has
+    rope::normalize_heads_gradient(rope::thd(x.data(), 9, 3, head_dim), rope::head_norm<float>{weight},
+                                   rope::thd(g.data(), 9, 3, head_dim), std::span<float>(d_weight));
+    d.add_all(g);
+    d.add_all(d_weight);
+  }
+  return d.value();
+}
+
+std::uint64_t attention_gradient(const rope::attention_options& options = {}) {
   digest d;
   for (const shape& s : shapes) {
     const auto q = channels<float>(s.queries * s.heads * s.head_dim, 1),
@@ -171,7 +196,7 @@ std::uint64_t attention_gradient() {
     std::vector<float> out(q.size()), d_q(q.size()), d_k(k.size()), d_v(v.size());
     const auto queries = [&](auto& x) { return rope::thd(x.data(), s.queries, s.heads, s.head_dim); };
     const auto keys = [&](auto& x) { return rope::thd(x.data(), s.keys, s.kv_heads, s.head_dim); };
-    rope::attention(queries(q), keys(k), keys(v), queries(out));
+    rope::attention(queries(q), keys(k), keys(v), queries(out), options);
     rope::attention_gradient(rope::attention_tape<float>{.q = queries(q),
                                                          .k = keys(k),
                                                          .v = keys(v),
@@ -179,7 +204,8 @@ std::uint64_t attention_gradient() {
                                                          .d_out = queries(d_out),
                                                          .d_q = queries(d_q),
                                                          .d_k = keys(d_k),
-                                                         .d_v = keys(d_v)});
+                                                         .d_v = keys(d_v)},
+                             options);
     for (const auto* list : {&d_q, &d_k, &d_v}) d.add_all(*list);
   }
   return d.value();
@@ -209,6 +235,20 @@ std::string products() {
 #else
   return contracts() ? as_compiler_contracts : "no_fma";
 #endif
+}
+
+/// Under -ffast-math factors are multiplied in another order, and a square root and a quotient are taken at once.
+std::string fast_math() {
+#if defined(__FAST_MATH__)
+  return "fast_math";
+#else
+  return "nothing";
+#endif
+}
+
+std::string products_in_order() {
+  const std::string order = fast_math();
+  return order == "nothing" ? products() : order;
 }
 
 /// What the order of many sums depends on. Where packets fuse products and sums the compiler has no choice.
@@ -244,7 +284,11 @@ int main(int argc, char** argv) {
                {"attention_of_float", packets(), attention<float>()},
                {"attention_of_half", packets(), attention<Eigen::half>()},
                {"attention_of_bfloat16", packets(), attention<Eigen::bfloat16>()},
-               {"attention_gradient", packets(), attention_gradient()}};
+               {"attention_gradient", packets(), attention_gradient()},
+               {"attention_gradient_with_options", packets(),
+                attention_gradient({.window = 20, .softcap = 0.5, .sinks = 2})},
+               {"head_norm", fast_math(), head_norm()},
+               {"head_norm_gradient", products_in_order(), head_norm_gradient()}};
   std::map<std::string, std::string> expected;
   if (argc > 1) {
     std::ifstream file(argv[1]);
