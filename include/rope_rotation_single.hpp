@@ -2158,6 +2158,558 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_HPP
+#define ROPE_BASE_SIMD_PACKET_HPP
+
+#include <bit>    // std::bit_cast
+#include <cmath>  // std::fma
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_CHANNELS_HPP
+#define ROPE_BASE_CHANNELS_HPP
+
+#include <type_traits>
+
+
+/// Channels of a head as numbers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `count` channels in memory, as a row of Eigen's.
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+#define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_QUIET_HPP
+#define ROPE_BASE_SIMD_QUIET_HPP
+
+
+/// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
+/// ROPE_DETAIL_QUIET_END.
+///
+/// A register type loses its may_alias attribute as a template argument. It is read and written through
+/// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
+/// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
+/// intrinsics are macros, and their conversions count as ours.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define ROPE_DETAIL_QUIET_BEGIN                                                             \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
+      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
+          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
+              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#else
+#define ROPE_DETAIL_QUIET_BEGIN
+#define ROPE_DETAIL_QUIET_END
+#endif
+
+#endif  // ROPE_BASE_SIMD_QUIET_HPP
+
+/// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
+/// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
+template <class T, class A>
+EIGEN_ALWAYS_INLINE T rounded(A value) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+    return Eigen::numext::bit_cast<T>(
+        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
+// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+inline constexpr bool has_half_packets = true;
+#elif defined(EIGEN_VECTORIZE_SSE2)
+// Processors without these instructions: the steps of Eigen's scalar conversions, which choose between three
+// cases, in four lanes at once. So they give the bits of these.
+EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
+  return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
+                                          _mm_setzero_si128()),
+                sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
+                magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
+                exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
+                bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
+  // Infinities and NaNs have the largest exponent of a float too; subnormal halfs are 2^-14 (1 + x) - 2^-14.
+  const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
+                                       _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
+                subnormal = _mm_castps_si128(
+                    _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(magnitude, one)), _mm_castsi128_ps(one)));
+  const __m128i is_subnormal = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
+  return _mm_castsi128_ps(_mm_or_si128(select_lanes(is_subnormal, subnormal, normal), sign));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  const __m128i bits = _mm_castps_si128(values), sign = _mm_and_si128(bits, _mm_set1_epi32(INT32_MIN)),
+                magnitude = _mm_xor_si128(bits, sign), infinity = _mm_set1_epi32(255 << 23),
+                smallest = _mm_set1_epi32((127 - 14) << 23), largest = _mm_set1_epi32((127 + 16) << 23),
+                half_infinity = _mm_set1_epi32(0x7c00), half_nan = _mm_set1_epi32(0x7e00),
+                magic =
+                    _mm_set1_epi32((127 - 14 + 23 - 10) << 23);  // its last bit is that of a subnormal half
+  const __m128i odd = _mm_and_si128(_mm_srli_epi32(magnitude, 13), _mm_set1_epi32(1)),
+                rounding = _mm_add_epi32(_mm_set1_epi32(0xfff - ((127 - 15) << 23)), odd),
+                normal = _mm_srli_epi32(_mm_add_epi32(magnitude, rounding), 13),
+                subnormal = _mm_sub_epi32(
+                    _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), _mm_castsi128_ps(magic))),
+                    magic),
+                beyond = select_lanes(_mm_cmpgt_epi32(magnitude, infinity), half_nan, half_infinity);
+  const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
+                half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
+                whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
+  // Packing saturates signed numbers of 16 bits, so the sign has to be that of all 32.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
+}
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  constexpr std::integral_constant<int, 4> four;
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  store_rounded(to, _mm256_castps256_ps128(values));
+  store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
+}
+#endif
+inline constexpr bool has_half_packets = true;
+#else
+inline constexpr bool has_half_packets = false;
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+#define ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// Channels that are integers of 8 bits as floats, which is exact, in the registers of x86.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
+/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// so how a row of channels is cut into packets never shows in the result.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
+template <class A>
+struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
+                                    typename Eigen::internal::packet_traits<A>::type, A> {};
+template <class A>
+using packet = typename packet_of<A>::type;
+
+template <class P>
+inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
+
+template <class P>
+struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
+/// The packet of half as many lanes where it exists, else P.
+template <class P>
+using half_packet = typename half_packet_of<P>::type;
+
+/// Number of vector registers: how many table entries a kernel may hold.
+inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
+
+/// a * b + c, rounded once where packets do so, else twice.
+template <class A>
+requires std::is_arithmetic_v<A>
+inline A multiply_add(A a, A b, A c) {
+#if ROPE_DETAIL_FUSED
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+namespace packet_search {
+
+/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
+/// none.
+template <class P, int n>
+constexpr auto narrow() {
+  using half = typename Eigen::internal::unpacket_traits<P>::half;
+  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+    return std::type_identity<P>{};
+  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
+    return std::type_identity<void>{};
+  else
+    return narrow<half, n>();
+}
+
+}  // namespace packet_search
+
+/// Whether channels of type T can be rotated in packets P of their arithmetic type.
+template <class T, class P>
+constexpr bool has_packets_of() {
+  if constexpr (std::is_arithmetic_v<P>)
+    return false;
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return has_half_packets;
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
+    return std::endian::native == std::endian::little &&
+           int(Eigen::internal::unpacket_traits<
+               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
+  else
+    return true;
+}
+template <class T, class P>
+inline constexpr bool has_packets = has_packets_of<T, P>();
+
+/// What rows of channels stay in until they reach the registers: T where packets can be loaded from it, else
+/// its arithmetic type.
+template <class T>
+using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
+                                    T, arithmetic<T>>;
+
+/// lanes<P> channels, widened where they have 16 or 8 bits.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE P load(const T* from) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    return Eigen::internal::ploadu<P>(from);
+  else {
+#if defined(EIGEN_VECTORIZE_SSE)
+    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+#else
+    float wide[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
+    return Eigen::internal::ploadu<P>(wide);
+#endif
+  }
+}
+
+/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    Eigen::internal::pstoreu(to, values);
+  else
+    store_rounded(to, values);
+}
+
+/// Lanes {from[0], from[0], from[1], from[1], ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    double two_entries;
+    std::memcpy(&two_entries, from, sizeof two_entries);
+    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
+    return P(_mm_unpacklo_ps(entries, entries));
+  } else
+#endif
+    return Eigen::internal::ploaddup<P>(from);
+}
+
+/// Lanes {value, value, ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P fill(A value) {
+  return Eigen::internal::pset1<P>(value);
+}
+
+/// Lanes {-1, 1, -1, 1, ...}.
+template <class P>
+EIGEN_ALWAYS_INLINE P alternating_signs() {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  static_assert(lanes<P> <= 16);
+  return Eigen::internal::ploadu<P>(signs);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
+  return Eigen::internal::padd(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
+  return Eigen::internal::pmul(a, b);
+}
+
+template <class P>
+requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
+  return Eigen::internal::pmadd(a, b, c);
+}
+
+/// a * b - c, rounded as multiply_add rounds.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
+#if defined(EIGEN_VECTORIZE_FMA)  // Eigen 3.4 has no such operation
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  constexpr std::size_t bytes = sizeof(P);
+  if constexpr (bytes == 16)
+    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
+                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32)
+    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
+                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+#if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64)
+    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
+                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+#endif
+#else
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
+#endif
+}
+
+/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
+template <class P>
+EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using complex_packet =
+      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
+                                              lanes<P> / 2>())::type;
+  return Eigen::internal::pcplxflip(complex_packet(a)).v;
+}
+
+/// Which lanes are above 0, and lanes of a where they are, else of b.
+template <class P>
+EIGEN_ALWAYS_INLINE P positive_lanes(const P& a) {
+  return Eigen::internal::pcmp_lt(Eigen::internal::pzero(a), a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P select(const P& mask, const P& a, const P& b) {
+  return Eigen::internal::pselect(mask, a, b);
+}
+
+/// The lanes of P as 32-bit integers, for P of float.
+template <class P>
+using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
+
+template <class P>
+EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
+  return Eigen::internal::preinterpret<bits_packet<P>>(values);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
+  return Eigen::internal::preinterpret<P>(bits);
+}
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
+  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
+  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
+  return Eigen::internal::pand(a, b);
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
+  return Eigen::internal::por(a, b);
+}
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
+  return Eigen::internal::plogical_shift_left<places>(a);
+}
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
+  return Eigen::internal::plogical_shift_right<places>(a);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+
+/// The larger of a and b; a where a is not a number.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+
+/// Rows of a square matrix become its columns.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    Eigen::internal::ptranspose(block);
+    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+  }
+}
+
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
+EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
+  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
+#if defined(__GNUC__)
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+#else
+  Eigen::internal::prefetch(target);
+#endif
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PACKET_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 
@@ -4289,7 +4841,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
 /// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads.
+/// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
+/// with a sum as multiply_add says, not as a compiler likes.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -4309,7 +4862,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
       const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
       const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
       const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
     }
   }
 }
@@ -4412,7 +4965,10 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) partial(i + pairs * c, piece) += by * sums(i);
+          for (Index i = 0; i < pairs; ++i) {
+            double& sum = partial(i + pairs * c, piece);
+            sum = multiply_add(by, sums(i), sum);
+          }
         }
       }
     }
@@ -4437,558 +4993,6 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 #include <cstdint>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_HPP
-#define ROPE_BASE_SIMD_PACKET_HPP
-
-#include <bit>    // std::bit_cast
-#include <cmath>  // std::fma
-#include <complex>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_CHANNELS_HPP
-#define ROPE_BASE_CHANNELS_HPP
-
-#include <type_traits>
-
-
-/// Channels of a head as numbers.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// `count` channels in memory, as a row of Eigen's.
-template <class T>
-using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_CHANNELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-#define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_QUIET_HPP
-#define ROPE_BASE_SIMD_QUIET_HPP
-
-
-/// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
-/// ROPE_DETAIL_QUIET_END.
-///
-/// A register type loses its may_alias attribute as a template argument. It is read and written through
-/// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-/// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-/// intrinsics are macros, and their conversions count as ours.
-
-#if defined(__GNUC__) && !defined(__clang__)
-#define ROPE_DETAIL_QUIET_BEGIN                                                             \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
-      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
-          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
-              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
-#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
-#else
-#define ROPE_DETAIL_QUIET_BEGIN
-#define ROPE_DETAIL_QUIET_END
-#endif
-
-#endif  // ROPE_BASE_SIMD_QUIET_HPP
-
-/// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
-template <class T, class A>
-EIGEN_ALWAYS_INLINE T rounded(A value) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
-    return Eigen::numext::bit_cast<T>(
-        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
-  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-inline constexpr bool has_half_packets = true;
-#elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, which choose between three
-// cases, in four lanes at once. So they give the bits of these.
-EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
-  return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
-  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
-                                          _mm_setzero_si128()),
-                sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
-                magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
-                exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
-                bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs have the largest exponent of a float too; subnormal halfs are 2^-14 (1 + x) - 2^-14.
-  const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
-                                       _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
-                subnormal = _mm_castps_si128(
-                    _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(magnitude, one)), _mm_castsi128_ps(one)));
-  const __m128i is_subnormal = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
-  return _mm_castsi128_ps(_mm_or_si128(select_lanes(is_subnormal, subnormal, normal), sign));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
-  const __m128i bits = _mm_castps_si128(values), sign = _mm_and_si128(bits, _mm_set1_epi32(INT32_MIN)),
-                magnitude = _mm_xor_si128(bits, sign), infinity = _mm_set1_epi32(255 << 23),
-                smallest = _mm_set1_epi32((127 - 14) << 23), largest = _mm_set1_epi32((127 + 16) << 23),
-                half_infinity = _mm_set1_epi32(0x7c00), half_nan = _mm_set1_epi32(0x7e00),
-                magic =
-                    _mm_set1_epi32((127 - 14 + 23 - 10) << 23);  // its last bit is that of a subnormal half
-  const __m128i odd = _mm_and_si128(_mm_srli_epi32(magnitude, 13), _mm_set1_epi32(1)),
-                rounding = _mm_add_epi32(_mm_set1_epi32(0xfff - ((127 - 15) << 23)), odd),
-                normal = _mm_srli_epi32(_mm_add_epi32(magnitude, rounding), 13),
-                subnormal = _mm_sub_epi32(
-                    _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), _mm_castsi128_ps(magic))),
-                    magic),
-                beyond = select_lanes(_mm_cmpgt_epi32(magnitude, infinity), half_nan, half_infinity);
-  const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
-                half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
-                whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates signed numbers of 16 bits, so the sign has to be that of all 32.
-  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
-}
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
-  store_rounded(to, _mm256_castps256_ps128(values));
-  store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
-}
-#endif
-inline constexpr bool has_half_packets = true;
-#else
-inline constexpr bool has_half_packets = false;
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-#define ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-
-/// Channels that are integers of 8 bits as floats, which is exact, in the registers of x86.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
-/// so how a row of channels is cut into packets never shows in the result.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
-template <class A>
-struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
-                                    typename Eigen::internal::packet_traits<A>::type, A> {};
-template <class A>
-using packet = typename packet_of<A>::type;
-
-template <class P>
-inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
-
-template <class P>
-struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes where it exists, else P.
-template <class P>
-using half_packet = typename half_packet_of<P>::type;
-
-/// Number of vector registers: how many table entries a kernel may hold.
-inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-
-/// a * b + c, rounded once where packets do so, else twice.
-template <class A>
-requires std::is_arithmetic_v<A>
-inline A multiply_add(A a, A b, A c) {
-#if ROPE_DETAIL_FUSED
-  return std::fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
-namespace packet_search {
-
-/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
-/// none.
-template <class P, int n>
-constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
-    return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
-  else
-    return narrow<half, n>();
-}
-
-}  // namespace packet_search
-
-/// Whether channels of type T can be rotated in packets P of their arithmetic type.
-template <class T, class P>
-constexpr bool has_packets_of() {
-  if constexpr (std::is_arithmetic_v<P>)
-    return false;
-  else if constexpr (std::is_same_v<T, Eigen::half>)
-    return has_half_packets;
-  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
-    return std::endian::native == std::endian::little &&
-           int(Eigen::internal::unpacket_traits<
-               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
-  else
-    return true;
-}
-template <class T, class P>
-inline constexpr bool has_packets = has_packets_of<T, P>();
-
-/// What rows of channels stay in until they reach the registers: T where packets can be loaded from it, else
-/// its arithmetic type.
-template <class T>
-using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
-                                    T, arithmetic<T>>;
-
-/// lanes<P> channels, widened where they have 16 or 8 bits.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE P load(const T* from) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    return Eigen::internal::ploadu<P>(from);
-  else {
-#if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-#else
-    float wide[lanes<P>];
-    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
-    return Eigen::internal::ploadu<P>(wide);
-#endif
-  }
-}
-
-/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    Eigen::internal::pstoreu(to, values);
-  else
-    store_rounded(to, values);
-}
-
-/// Lanes {from[0], from[0], from[1], from[1], ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    double two_entries;
-    std::memcpy(&two_entries, from, sizeof two_entries);
-    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
-    return P(_mm_unpacklo_ps(entries, entries));
-  } else
-#endif
-    return Eigen::internal::ploaddup<P>(from);
-}
-
-/// Lanes {value, value, ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P fill(A value) {
-  return Eigen::internal::pset1<P>(value);
-}
-
-/// Lanes {-1, 1, -1, 1, ...}.
-template <class P>
-EIGEN_ALWAYS_INLINE P alternating_signs() {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
-  static_assert(lanes<P> <= 16);
-  return Eigen::internal::ploadu<P>(signs);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
-  return Eigen::internal::padd(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
-  return Eigen::internal::pmul(a, b);
-}
-
-template <class P>
-requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
-  return Eigen::internal::pmadd(a, b, c);
-}
-
-/// a * b - c, rounded as multiply_add rounds.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA)  // Eigen 3.4 has no such operation
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  constexpr std::size_t bytes = sizeof(P);
-  if constexpr (bytes == 16)
-    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
-                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
-  else if constexpr (bytes == 32)
-    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
-                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
-#if defined(EIGEN_VECTORIZE_AVX512)
-  else if constexpr (bytes == 64)
-    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
-                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
-#endif
-#else
-  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
-#endif
-}
-
-/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
-template <class P>
-EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
-  return Eigen::internal::pcplxflip(complex_packet(a)).v;
-}
-
-/// Which lanes are above 0, and lanes of a where they are, else of b.
-template <class P>
-EIGEN_ALWAYS_INLINE P positive_lanes(const P& a) {
-  return Eigen::internal::pcmp_lt(Eigen::internal::pzero(a), a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P select(const P& mask, const P& a, const P& b) {
-  return Eigen::internal::pselect(mask, a, b);
-}
-
-/// The lanes of P as 32-bit integers, for P of float.
-template <class P>
-using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
-
-template <class P>
-EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
-  return Eigen::internal::preinterpret<bits_packet<P>>(values);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
-  return Eigen::internal::preinterpret<P>(bits);
-}
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
-  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
-  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
-  return Eigen::internal::pand(a, b);
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
-  return Eigen::internal::por(a, b);
-}
-template <int places, class Bits>
-EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
-  return Eigen::internal::plogical_shift_left<places>(a);
-}
-template <int places, class Bits>
-EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
-  return Eigen::internal::plogical_shift_right<places>(a);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-
-/// The larger of a and b; a where a is not a number.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-
-/// Rows of a square matrix become its columns.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
-    Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
-  }
-}
-
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
-EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
-  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
-#if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
-#else
-  Eigen::internal::prefetch(target);
-#endif
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_PACKET_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_WORKSPACE_HPP
 #define ROPE_BASE_WORKSPACE_HPP
@@ -5816,7 +5820,7 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
-    const double scale = unit / (c * c + s * s);
+    const double scale = unit / multiply_add(c, c, s * s);
     row[i] = static_cast<S>(c * scale);
     row[i + pairs] = static_cast<S>(s * scale);
   }
@@ -7111,7 +7115,8 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < heads.table.pairs(); ++i) sum += heads.table.inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < heads.table.pairs(); ++i)
+        sum = detail::multiply_add(heads.table.inv_freq(i, a), d_angle(i, token), sum);
       by_token(a, token) = sum;
     }
   return detail::sums_by_row(by_token, heads);
@@ -8700,8 +8705,8 @@ struct llama4_query_scaling {
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("llama4_query_scaling: a position must not be negative, got ", position));
-    return 1 +
-           attention_scale * std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+    const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+    return detail::multiply_add(attention_scale, grown, 1.0);
   }
 };
 

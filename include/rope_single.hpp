@@ -5362,7 +5362,7 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
-    const double scale = unit / (c * c + s * s);
+    const double scale = unit / multiply_add(c, c, s * s);
     row[i] = static_cast<S>(c * scale);
     row[i + pairs] = static_cast<S>(s * scale);
   }
@@ -12550,9 +12550,10 @@ struct attention_gradient_rows {
     for (Index row = 0; row < count(); ++row) {
       if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
       const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
-      d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
-                                    static_cast<double>(m.factors[row]) *
-                                    static_cast<double>(m.products[row]);
+      const double weight =
+          std::exp2(score - static_cast<double>(m.shifts[row])) * static_cast<double>(m.factors[row]);
+      double& sum = d_sink_logits[row % group];
+      sum = multiply_add(-weight, static_cast<double>(m.products[row]), sum);
     }
   }
 
@@ -13983,7 +13984,8 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 /// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
 /// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads.
+/// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
+/// with a sum as multiply_add says, not as a compiler likes.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -14003,7 +14005,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
       const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
       const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
       const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
     }
   }
 }
@@ -14106,7 +14108,10 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) partial(i + pairs * c, piece) += by * sums(i);
+          for (Index i = 0; i < pairs; ++i) {
+            double& sum = partial(i + pairs * c, piece);
+            sum = multiply_add(by, sums(i), sum);
+          }
         }
       }
     }
@@ -14276,7 +14281,8 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < heads.table.pairs(); ++i) sum += heads.table.inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < heads.table.pairs(); ++i)
+        sum = detail::multiply_add(heads.table.inv_freq(i, a), d_angle(i, token), sum);
       by_token(a, token) = sum;
     }
   return detail::sums_by_row(by_token, heads);
@@ -24082,8 +24088,8 @@ struct llama4_query_scaling {
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("llama4_query_scaling: a position must not be negative, got ", position));
-    return 1 +
-           attention_scale * std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+    const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+    return detail::multiply_add(attention_scale, grown, 1.0);
   }
 };
 

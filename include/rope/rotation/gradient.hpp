@@ -8,6 +8,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/gradient_kernel.hpp>
@@ -171,7 +172,8 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
       double sum = 0;
-      for (Index i = 0; i < heads.table.pairs(); ++i) sum += heads.table.inv_freq(i, a) * d_angle(i, token);
+      for (Index i = 0; i < heads.table.pairs(); ++i)
+        sum = detail::multiply_add(heads.table.inv_freq(i, a), d_angle(i, token), sum);
       by_token(a, token) = sum;
     }
   return detail::sums_by_row(by_token, heads);

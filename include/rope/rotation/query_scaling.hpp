@@ -12,6 +12,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
@@ -80,8 +81,8 @@ struct llama4_query_scaling {
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("llama4_query_scaling: a position must not be negative, got ", position));
-    return 1 +
-           attention_scale * std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+    const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+    return detail::multiply_add(attention_scale, grown, 1.0);
   }
 };
 

@@ -19,6 +19,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/simd/exp2.hpp>
 #include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/base/simd/sum_of_products.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
@@ -108,9 +109,10 @@ struct attention_gradient_rows {
     for (Index row = 0; row < count(); ++row) {
       if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
       const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
-      d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
-                                    static_cast<double>(m.factors[row]) *
-                                    static_cast<double>(m.products[row]);
+      const double weight =
+          std::exp2(score - static_cast<double>(m.shifts[row])) * static_cast<double>(m.factors[row]);
+      double& sum = d_sink_logits[row % group];
+      sum = multiply_add(-weight, static_cast<double>(m.products[row]), sum);
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include <rope/base/channels.hpp>
 #include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
@@ -95,7 +96,7 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
-    const double scale = unit / (c * c + s * s);
+    const double scale = unit / multiply_add(c, c, s * s);
     row[i] = static_cast<S>(c * scale);
     row[i + pairs] = static_cast<S>(s * scale);
   }

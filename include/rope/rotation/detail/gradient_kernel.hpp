@@ -11,6 +11,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -29,7 +30,8 @@
 /// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
 /// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads.
+/// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
+/// with a sum as multiply_add says, not as a compiler likes.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -49,7 +51,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
       const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
       const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
       const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
     }
   }
 }
@@ -152,7 +154,10 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) partial(i + pairs * c, piece) += by * sums(i);
+          for (Index i = 0; i < pairs; ++i) {
+            double& sum = partial(i + pairs * c, piece);
+            sum = multiply_add(by, sums(i), sum);
+          }
         }
       }
     }
