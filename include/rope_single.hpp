@@ -5403,8 +5403,8 @@ inline constexpr int channels_at_once = 16;
 /// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
 /// copy of the loop.
 ///
-/// \tparam exact  whether no product is rounded, so that it does not matter what is fused: GCC then adds
-///                without, which shortens the chain of sums
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
 template <bool exact = false, class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
   double sums[channels_at_once] = {};

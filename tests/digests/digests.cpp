@@ -237,7 +237,7 @@ std::string products() {
 #endif
 }
 
-/// Under -ffast-math factors are multiplied in another order, and a square root and a quotient are taken at once.
+/// What products of three numbers depend on: -ffast-math lets a compiler multiply them in another order.
 std::string fast_math() {
 #if defined(__FAST_MATH__)
   return "fast_math";
@@ -246,6 +246,7 @@ std::string fast_math() {
 #endif
 }
 
+/// What sums of such products depend on.
 std::string products_in_order() {
   const std::string order = fast_math();
   return order == "nothing" ? products() : order;

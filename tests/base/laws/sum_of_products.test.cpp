@@ -28,7 +28,7 @@ TEMPLATE_TEST_CASE("a sum of products holds every product once", "[base]", float
 }
 
 TEST_CASE("a product of doubles is fused with its sum as multiply_add fuses it", "[base]") {
-  volatile double step = 0x1p-30;           // clang fuses what it computes itself
+  volatile double step = 0x1p-30;           // not a constant: clang fuses those anywhere
   const double x = 1 + step, y = 1 - step;  // x y - 1 = -2^-60 where it is rounded once, else 0
   const double expected = rope::detail::multiply_add(x, y, -1.0);
   for (const Index count : {2 * channels_at_once, channels_at_once + 1}) {
