@@ -2,6 +2,7 @@
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 
+#include <cmath>
 #include <cstddef>
 #include <type_traits>
 
@@ -112,13 +113,17 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 
 /// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
 /// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
-/// first aligned one as scalars, whose last bits may differ under -ffast-math.
+/// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
+/// Eigen's polynomial is sums that compilers fuse or not as they optimise: there, tanh of double is rounded.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
   using numbers = Eigen::Array<A, 1, L>;
   for (Index n = 0; n < count; n += L)
-    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+    if constexpr (L == 1)
+      to[n] = static_cast<A>(std::tanh(static_cast<double>(from[n])));
+    else
+      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
 }
 
 }  // namespace detail
