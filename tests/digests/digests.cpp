@@ -82,9 +82,40 @@ std::vector<frequencies> schedules() {
           rope::qwen_vl_vision_frequencies(80)};
 }
 
-std::uint64_t inv_freq() {
+/// The schedules that schedules() has not.
+std::vector<frequencies> other_schedules() {
+  const Index d = 64;
+  const std::vector<double> factors(d / 2, 1.75);
+  const std::vector<double> directions_of_pairs = channels<double>(d, 21);
+  const Eigen::Map<const Eigen::ArrayXXd> directions(directions_of_pairs.data(), d / 2, 2);
+  return {frequencies(d, 1e4, rope::pair_factor_scaling{factors}),
+          frequencies(d, 1e4, rope::alpha_scaling{1000}),
+          frequencies(d, 1e4, rope::mixed_ntk_scaling{.factor = 4}),
+          frequencies(d, 1e4, rope::mixed_ntk_scaling{.factor = 4, .mixed_b = 0.625}),
+          frequencies(d, 1e4, rope::ntk_by_parts_scaling{.factor = 8, .original_max_position = 2048}),
+          frequencies(d, 1e4, rope::resonance_scaling{}),
+          frequencies(d, 1e4, rope::clipped_scaling{}),
+          frequencies(d, 1e4, rope::clipped_scaling{.low_count = 5, .form = rope::clipping::hard}),
+          rope::fourier_frequencies(frequencies(d), 4096),
+          rope::pope_frequencies(d),
+          frequencies::constant(4),
+          rope::llama4_vision_frequencies(d),
+          rope::rope_vit_axial_frequencies(d),
+          rope::rope_vit_mixed_frequencies(d, 0.75),
+          rope::dino_v3_frequencies(d),
+          rope::dino_v3_frequencies(d, 0.5, 90),
+          rope::timm_pixel_frequencies(d),
+          rope::timm_pixel_frequencies(d, 224, rope::pixel_bands::evenly_spaced),
+          rope::cosmos_frequencies(128, {.time = 2, .height = 0.75, .width = 3}),
+          rope::ltx_frequencies(128),
+          rope::axial_blocks({16, 24, 24}),
+          rope::on_axes(frequencies(d, 1e6), rope::contiguous_sections({8, 12, 12})),
+          rope::along_directions(frequencies(d), directions)};
+}
+
+std::uint64_t inv_freq(const std::vector<frequencies>& schedules) {
   digest d;
-  for (const frequencies& f : schedules()) {
+  for (const frequencies& f : schedules) {
     for (Index axis = 0; axis < f.axes(); ++axis)
       for (Index pair = 0; pair < f.pairs(); ++pair) d.add(f.inv_freq()(pair, axis));
     d.add(f.attention_factor());
@@ -93,9 +124,9 @@ std::uint64_t inv_freq() {
 }
 
 template <class S>
-std::uint64_t tables() {
+std::uint64_t tables(const std::vector<frequencies>& schedules) {
   digest d;
-  for (const frequencies& f : schedules()) {
+  for (const frequencies& f : schedules) {
     if (f.axes() != 1) continue;
     for (const std::int64_t first :
          {std::int64_t{-40}, std::int64_t{0}, std::int64_t{131000}, std::int64_t{2147480000}}) {
@@ -104,6 +135,54 @@ std::uint64_t tables() {
         d.add_all(table.cos(p));
         d.add_all(table.sin(p));
       }
+    }
+  }
+  return d.value();
+}
+
+/// Tables of schedules of several axes, at coordinates that are multiples of 1/128, and of angles in float.
+std::uint64_t other_tables() {
+  digest d;
+  const auto add = [&](const frequency_table<float>& table) {
+    for (std::int64_t p = table.first(); p < table.last(); ++p) {
+      d.add_all(table.cos(p));
+      d.add_all(table.sin(p));
+    }
+  };
+  for (const auto& list : {schedules(), other_schedules()})
+    for (const frequencies& f : list) {
+      const std::vector<double> fractions = channels<double>(20 * f.axes(), 22);
+      Eigen::ArrayXXd coordinates = Eigen::Map<const Eigen::ArrayXXd>(fractions.data(), 20, f.axes());
+      for (Index row = 0; row < 20; ++row) coordinates.row(row) *= double(std::int64_t{1} << row);
+      add(frequency_table<float>(f, coordinates));
+    }
+  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{131000}})
+    add(frequency_table<float>::with_float_angles(frequencies(64), first, first + 60));
+  return d.value();
+}
+
+/// Numbers with as many digits as a double has, in [-1/3, 1/3): the products of two are rounded.
+std::vector<double> thirds(Index count, std::uint64_t seed) {
+  std::vector<double> values = channels<double>(count, seed);
+  for (double& value : values) value /= 3;
+  return values;
+}
+
+/// By entries that are given, as the bits of a table of doubles depend on the compiler.
+std::uint64_t rotation_by_doubles() {
+  digest d;
+  for (const Index pairs : {Index{4}, Index{20}, Index{50}}) {
+    const std::vector<double> cos = thirds(9 * pairs, 23), sin = thirds(9 * pairs, 24);
+    const Eigen::Map<const Eigen::ArrayXXd> c(cos.data(), 9, pairs), s(sin.data(), 9, pairs);
+    const auto table = rope::table_of_entries<double>(c, s);
+    const Index head_dim = 2 * pairs + 3;
+    for (const bool back : {false, true}) {
+      auto a = thirds(9 * 3 * head_dim, 11), b = a;
+      const auto heads = rope::thd(a.data(), 9, 3, head_dim), halves = rope::thd(b.data(), 9, 3, head_dim);
+      back ? rope::unrotate<interleaved>(heads, table) : rope::rotate<interleaved>(heads, table);
+      back ? rope::unrotate<half_split>(halves, table) : rope::rotate<half_split>(halves, table);
+      d.add_all(a);
+      d.add_all(b);
     }
   }
   return d.value();
@@ -274,11 +353,14 @@ int main(int argc, char** argv) {
     const char* name;
     std::string depends_on;
     std::uint64_t value;
-  } found[] = {{"inv_freq", "nothing", inv_freq()},
-               {"float_tables", "nothing", tables<float>()},
-               {"double_tables", compiler(), tables<double>()},
+  } found[] = {{"inv_freq", "nothing", inv_freq(schedules())},
+               {"inv_freq_of_other_schedules", "nothing", inv_freq(other_schedules())},
+               {"float_tables", "nothing", tables<float>(schedules())},
+               {"other_float_tables", "nothing", other_tables()},
+               {"double_tables", compiler(), tables<double>(schedules())},
                {"rotation_of_float", products(), rotation<float>()},
                {"rotation_of_double", products(), rotation<double>()},
+               {"rotation_by_doubles", products_in_order(), rotation_by_doubles()},
                {"rotation_of_half", products(), rotation<Eigen::half>()},
                {"rotation_of_bfloat16", products(), rotation<Eigen::bfloat16>()},
                {"rotation_gradient", products(), rotation_gradient()},
