@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "allocations.hpp"
+#include "failures.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 #include "support/tape.hpp"
@@ -32,102 +33,14 @@ using namespace rope;
 
 namespace {
 
-/// Whether the C++ library loses the memory of a vector when the copy of an element fails in its constructor,
-/// as libc++ 14 and 15 do (llvm/llvm-project issue 58392).
-bool vectors_lose_memory() {
-  const std::vector<std::vector<double>> elements(1, std::vector<double>(8));
-  const long before = testing::held_bytes();
-  std::optional<std::vector<std::vector<double>>> copy;
-  testing::allow_allocations(1);
-  try {
-    copy.emplace(elements);
-  } catch (const std::bad_alloc&) {
-  }
-  testing::allow_allocations(-1);
-  REQUIRE_FALSE(copy.has_value());
-  return testing::held_bytes() != before;
-}
-
-/// Calls `call` until it has the memory it needs; `unchanged()` must hold whenever it had not.
-///
-/// \param copied  bytes of the smallest vector that the call copies, which the C++ library may lose, or 0
-/// \return        how many times it failed
-template <class Call, class Unchanged>
-long failures_of(const Call& call, const Unchanged& unchanged, long copied = 0) {
-  const bool may_lose = copied > 0 && vectors_lose_memory();
-  for (long allowed = 0;; ++allowed) {
-    REQUIRE(allowed < 20000);
-    release_scratch();
-    const long before = testing::held_bytes();
-    bool failed = false;
-    testing::allow_allocations(allowed);
-    try {
-      call();
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
-    testing::allow_allocations(-1);
-    if (!failed) return allowed;
-    release_scratch();
-    const long left = testing::held_bytes() - before;
-    CAPTURE(allowed);
-    const bool lost_a_copy = may_lose && left >= copied;
-    if (!lost_a_copy) REQUIRE(left == 0);
-    REQUIRE(unchanged());
-  }
-}
-
-/// The same of what makes a value and changes nothing: `same(a, b)` compares the values of two calls.
-template <class Make, class Same>
-void check_making(const Make& make, const Same& same, long copied = 0) {
-  const auto expected = make();  // the C++ library notes a thread's objects once
-  std::optional<std::decay_t<decltype(make())>> made;
-  const long failures = failures_of([&] { made.emplace(make()); }, [&] { return !made.has_value(); }, copied);
-  CHECK(failures > 0);
-  CHECK(same(*made, expected));
-}
+// Here, as names of the global namespace would shadow those of the headers.
+using testing::batch, testing::tokens, testing::heads, testing::kv_heads, testing::head_dim;
+using testing::check_making, testing::check_writing, testing::failures_of, testing::operands,
+    testing::same_table, testing::vectors_lose_memory;
 
 bool same_frequencies(const frequencies& a, const frequencies& b) {
   return a.pairs() == b.pairs() && a.axes() == b.axes() && a.attention_factor() == b.attention_factor() &&
          (a.inv_freq() == b.inv_freq()).all();
-}
-
-template <class S>
-bool same_table(const frequency_table<S>& a, const frequency_table<S>& b) {
-  if (a.rows() != b.rows() || a.pairs() != b.pairs() || a.fingerprint() != b.fingerprint()) return false;
-  for (std::int64_t p = a.first(); p < a.last(); ++p)
-    if ((a.cos(p) != b.cos(p)).any() || (a.sin(p) != b.sin(p)).any()) return false;
-  return true;
-}
-
-constexpr Index batch = 2, tokens = 40, heads = 4, kv_heads = 2, head_dim = 16;
-
-/// Heads of random numbers, a new one for each view.
-struct operands {
-  std::vector<float> q = numbers(heads, 1), k = numbers(kv_heads, 2), v = numbers(kv_heads, 3),
-                     out = numbers(heads, 4);
-  frequency_table<float> table{frequencies(head_dim), 3 * tokens};
-
-  static std::vector<float> numbers(Index of_heads, std::uint64_t seed) {
-    return testing::random_channels<float>(batch * tokens * of_heads * head_dim, seed);
-  }
-  static head_view<float> wide(std::vector<float>& x) {
-    return bshd(x.data(), batch, tokens, heads, head_dim);
-  }
-  static head_view<float> narrow(std::vector<float>& x) {
-    return bshd(x.data(), batch, tokens, kv_heads, head_dim);
-  }
-};
-
-/// Checks a call that writes `out`: it answers what one with all the memory does.
-template <class Call>
-void check_writing(std::vector<float>& out, const Call& call) {
-  out.assign(out.size(), 7);
-  call();
-  const std::vector<float> expected = out;
-  out.assign(out.size(), 7);
-  CHECK(failures_of(call, [] { return true; }) > 0);
-  CHECK(testing::same_bits(out, expected));
 }
 
 template <class T>
@@ -373,10 +286,11 @@ TEST_CASE("attention that finds no scratch leaves none, and is right when it doe
   check_writing(x.out, [&] { attention(q, k, v, out); });
   check_writing(x.out, [&] { attention<half_split>(q, k, v, out, x.table); });
   check_writing(x.out, [&] { attention<half_split>(q, k, v, out, x.table, {.window = 9, .sinks = 2}); });
-  check_writing(x.out, [&] {
+  const auto two_calls = [&] {
     attention(q.token_range(0, 1), k, v, out.token_range(0, 1));
     attention<half_split>(q.token_range(1, 3), k, v, out.token_range(1, 3), x.table);
-  });
+  };
+  check_writing(x.out, two_calls, true);
   kv_cache<Eigen::half> cache(batch, tokens, kv_heads, head_dim);
   cache.append<half_split>(k, v, x.table);
   check_writing(x.out, [&] { attention<half_split>(q, cache, out, x.table); });
