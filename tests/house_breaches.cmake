@@ -68,6 +68,7 @@ breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotatio
   "attention/ enters other rooms by attention/detail/turned_tokens.hpp alone")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation.hpp>\n" "includes the door rotation.hpp")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include \"../cache/kv_cache.hpp\"\n" "a header is included by its place")
+breach(include/rope/attention/merge.hpp "${line}" "${line}#include <Eigen/Dense>\n" "the library needs <Eigen/Core> alone")
 breach(include/rope/rotation/view.hpp "${line}" "${line}#include <rope/rotation/rotate.hpp>\n"
   "includes itself by way of other headers")
 breach(include/rope/rotation/layout.hpp "\n#endif" "${long}\n#endif" "300 is the limit")
