@@ -168,7 +168,7 @@ requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a
 /// a * b - c, rounded as multiply_add rounds.
 template <class P>
 EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA)  // Eigen 3.4 has no such operation
+#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 3.4 has no such operation
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   constexpr std::size_t bytes = sizeof(P);
   if constexpr (bytes == 16)
