@@ -331,7 +331,8 @@ std::string products_in_order() {
   return order == "nothing" ? products() : order;
 }
 
-/// What the order of many sums depends on. Where packets fuse products and sums the compiler has no choice.
+/// What the order of many sums depends on. Where packets fuse products and sums the compiler has no choice. Eigen
+/// 5 has other polynomials for tanh, which soft caps take, than 3.4.
 std::string packets() {
   using packet = Eigen::internal::packet_traits<float>;
   std::string text = "packets_of_" + std::to_string(int(packet::Vectorizable) ? int(packet::size) : 1);
@@ -342,6 +343,9 @@ std::string packets() {
 #endif
 #if defined(__FAST_MATH__)
   text += "_fast_math";
+#endif
+#if EIGEN_VERSION_AT_LEAST(5, 0, 0)
+  if (int(packet::Vectorizable)) text += "_eigen_5";
 #endif
   return text;
 }
