@@ -836,10 +836,10 @@ requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a
   return Eigen::internal::pmadd(a, b, c);
 }
 
-/// a * b - c, rounded as multiply_add rounds.
+/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
 template <class P>
 EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 3.4 has no such operation
+#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   constexpr std::size_t bytes = sizeof(P);
   if constexpr (bytes == 16)
@@ -1082,7 +1082,8 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
 /// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
 /// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
-/// Eigen's polynomial is sums that compilers fuse or not as they optimise: there, tanh of double is rounded.
+/// it is tanh of double, rounded to A: the compiler would fuse sums of Eigen's polynomial there or not, as it
+/// optimises.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};

@@ -165,10 +165,10 @@ requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a
   return Eigen::internal::pmadd(a, b, c);
 }
 
-/// a * b - c, rounded as multiply_add rounds.
+/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
 template <class P>
 EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 3.4 has no such operation
+#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   constexpr std::size_t bytes = sizeof(P);
   if constexpr (bytes == 16)

@@ -114,7 +114,8 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
 /// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
 /// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
-/// Eigen's polynomial is sums that compilers fuse or not as they optimise: there, tanh of double is rounded.
+/// it is tanh of double, rounded to A: the compiler would fuse sums of Eigen's polynomial there or not, as it
+/// optimises.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
