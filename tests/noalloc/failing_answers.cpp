@@ -207,8 +207,7 @@ TEST_CASE("a copy that finds no memory leaves nothing behind", "[noalloc]") {
   check(latents);
 }
 
-TEST_CASE("positions of sounds and grids, sections and texts that find no memory leave nothing behind",
-          "[noalloc]") {
+TEST_CASE("positions of sounds, videos and grids that find no memory leave nothing behind", "[noalloc]") {
   const auto same_prompt = [](const auto& a, const auto& b) {
     return equal_all(a.coordinates, b.coordinates) && a.next == b.next;
   };
@@ -223,7 +222,7 @@ TEST_CASE("positions of sounds and grids, sections and texts that find no memory
   check_making([] { return cogvideox_positions({.frames = 3, .height = 4, .width = 5}); }, same);
 }
 
-TEST_CASE("calls that rotate, norm, quantize and permute write all or throw", "[noalloc]") {
+TEST_CASE("calls that rotate, norm and permute write all or nothing", "[noalloc]") {
   operands x;
   const auto q = x.wide(x.q), out = x.wide(x.out);
   const frequency_table<float> table =
