@@ -16245,10 +16245,11 @@ key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed)
 ///
 /// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
 ///          positions, with exact angles
-template <class Layout, class T, class S>
-key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& placed_from,
-                                 const placed_table<S>& placed_to) {
-  const frequency_table<S>&from = placed_from.table(), &to = placed_to.table();
+template <class Layout, class T, class From, class To>
+key_turn<Layout, T> turn_between(const char* function, const placed_table<From>& placed_from,
+                                 const placed_table<To>& placed_to) {
+  const frequency_table<From>& from = placed_from.table();
+  const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
     ROPE_THROW(std::invalid_argument,
                message(function, ": both tables must begin at the same channel, got ",

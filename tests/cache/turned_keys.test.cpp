@@ -85,6 +85,21 @@ TEMPLATE_TEST_CASE("keys of the caller's turn as those of a cache", "[cache]", f
   });
 }
 
+TEST_CASE("keys turn from a table of floats to one of doubles as to one of floats", "[cache]") {
+  const frequency_table<float> table(frequencies(8, 50.0), tokens), other(frequencies(8, 90.0), tokens);
+  const frequency_table<double> doubles(frequencies(8, 90.0), tokens);
+  memories<float> x(half_split{}, placed_table(table)), y(half_split{}, placed_table(table));
+  x.cache.rebase<half_split>(table, doubles);
+  rebase_keys<half_split>(x.view(), 0, table, doubles);
+  rebase_keys<half_split>(x.pages, table, doubles);
+  CHECK(x.all_are_those_of_the_cache());
+  rebase_keys<half_split>(y.view(), 0, table, other);
+  CHECK(x.view_memory == y.view_memory);
+  rebase_keys<half_split>(y.view(), 0, doubles, table);
+  rebase_keys<half_split>(x.view(), 0, other, table);
+  CHECK(x.view_memory == y.view_memory);
+}
+
 TEST_CASE("a page that two sequences share turns once, and only where its keys have one position",
           "[cache]") {
   const frequency_table<float> table(frequencies(8, 50.0), 20), other(frequencies(8, 90.0), 20);
