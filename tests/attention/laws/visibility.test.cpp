@@ -16,17 +16,17 @@
 
 using namespace attention_call;
 using reference::attention_rule;
-using rows = std::vector<std::string>;
+using pattern = std::vector<std::string>;
 
 namespace {
 
 /// One row per query, one column per key: '1' where the key has a weight, '.' where it has none. Every score
 /// is 0 and value j is the unit vector e_j, so the output channels of a query are its weights, all equal.
-rows weights(long queries, long keys, const attention_rule& rule) {
+pattern weights(long queries, long keys, const attention_rule& rule) {
   operands x = {tensor(1, queries, 1, 2), tensor(1, keys, 1, 2), tensor(1, keys, 1, keys)};
   for (long j = 0; j < keys; ++j) x.v(0, j, 0, j) = 1;
   const tensor out = attention<double>(x, rule);
-  rows result;
+  pattern result;
   for (long i = 0; i < queries; ++i) {
     std::string row;
     for (long j = 0; j < keys; ++j) row += out(0, i, 0, j) == 0 ? '.' : '1';
@@ -47,51 +47,51 @@ constexpr attention_rule causal_window = {.causal = true, .window = 2},
 }  // namespace
 
 TEST_CASE("the last query is aligned with the last key", "[attention]") {
-  CHECK(weights(2, 5, causal) == rows{"1111.",  //
-                                      "11111"});
-  CHECK(weights(3, 3, causal) == rows{"1..",  //
-                                      "11.",  //
-                                      "111"});
-  CHECK(weights(5, 2, causal) == rows{"..",  //
-                                      "..",  //
-                                      "..",  //
-                                      "1.",  //
-                                      "11"});
-  CHECK(weights(1, 4, causal) == rows{"1111"});
-  CHECK(weights(2, 3, full) == rows{"111", "111"});
-  CHECK(weights(3, 2, full) == rows{"11", "11", "11"});
+  CHECK(weights(2, 5, causal) == pattern{"1111.",  //
+                                         "11111"});
+  CHECK(weights(3, 3, causal) == pattern{"1..",  //
+                                         "11.",  //
+                                         "111"});
+  CHECK(weights(5, 2, causal) == pattern{"..",  //
+                                         "..",  //
+                                         "..",  //
+                                         "1.",  //
+                                         "11"});
+  CHECK(weights(1, 4, causal) == pattern{"1111"});
+  CHECK(weights(2, 3, full) == pattern{"111", "111"});
+  CHECK(weights(3, 2, full) == pattern{"11", "11", "11"});
 }
 
 TEST_CASE("a causal window of 2 shows a query its own key and the one before", "[attention]") {
-  CHECK(weights(2, 5, causal_window) == rows{"..11.",  //
-                                             "...11"});
-  CHECK(weights(3, 3, causal_window) == rows{"1..",  //
-                                             "11.",  //
-                                             ".11"});
-  CHECK(weights(5, 2, causal_window) == rows{"..",  //
-                                             "..",  //
-                                             "..",  //
-                                             "1.",  //
-                                             "11"});
+  CHECK(weights(2, 5, causal_window) == pattern{"..11.",  //
+                                                "...11"});
+  CHECK(weights(3, 3, causal_window) == pattern{"1..",  //
+                                                "11.",  //
+                                                ".11"});
+  CHECK(weights(5, 2, causal_window) == pattern{"..",  //
+                                                "..",  //
+                                                "..",  //
+                                                "1.",  //
+                                                "11"});
 }
 
 TEST_CASE("a window of 2 without causality reaches one key to either side", "[attention]") {
-  CHECK(weights(2, 5, window) == rows{"..111",  //
-                                      "...11"});
-  CHECK(weights(4, 4, window) == rows{"11..",  //
-                                      "111.",  //
-                                      ".111",  //
-                                      "..11"});
-  CHECK(weights(5, 2, window) == rows{"..",  //
-                                      "..",  //
-                                      "1.",  //
-                                      "11",  //
-                                      "11"});
+  CHECK(weights(2, 5, window) == pattern{"..111",  //
+                                         "...11"});
+  CHECK(weights(4, 4, window) == pattern{"11..",  //
+                                         "111.",  //
+                                         ".111",  //
+                                         "..11"});
+  CHECK(weights(5, 2, window) == pattern{"..",  //
+                                         "..",  //
+                                         "1.",  //
+                                         "11",  //
+                                         "11"});
 }
 
 TEST_CASE("a window of 1 is the query's own key, and one as long as the keys is no limit", "[attention]") {
   for (const bool is_causal : {true, false}) {
-    CHECK(weights(3, 3, {.causal = is_causal, .window = 1}) == rows{"1..", ".1.", "..1"});
+    CHECK(weights(3, 3, {.causal = is_causal, .window = 1}) == pattern{"1..", ".1.", "..1"});
     for (const long limit : {5L, 6L, 1000L, std::numeric_limits<long>::max()})
       CHECK(weights(3, 5, {.causal = is_causal, .window = limit}) == weights(3, 5, {.causal = is_causal}));
   }
@@ -102,7 +102,7 @@ TEST_CASE("masks hold across every boundary of a tile", "[attention]") {
   for (const attention_rule& rule :
        {causal, full, causal_window, window, attention_rule{.causal = true, .window = 64},
         attention_rule{.causal = false, .window = 65}}) {
-    rows expected;
+    pattern expected;
     for (long i = 0; i < queries; ++i) {
       std::string row;
       for (long j = 0; j < keys; ++j) row += reference::sees(i, j, queries, keys, rule) ? '1' : '.';
