@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -85,7 +84,8 @@ std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
 
 /// The heads of `after` are those of `before`, turned by m and the cos and sin that turn(count, pair) gives.
 ///
-/// m has an error of 2^-53, and an entry that is multiplied by it one of its own rounding and, of double, of half as much.
+/// Where m is not 1, the quotient m and its product with an entry are each rounded once, by u of themselves: together by
+/// 2 u of the turned pair's length, besides what one rotation is off by.
 template <class Layout, class T, class Turn>
 void check_turned(const head_view<const T>& before, const head_view<const T>& after, Index pairs, Index first,
                   const std::vector<std::int64_t>& counts, wide m, const Turn& turn) {
@@ -157,7 +157,12 @@ void run(bytes& b) {
   head_view<T> keys = fuzz::draw_view(b, memory, batch, tokens, heads, 2 * pairs + beside);
   memory.fill(keys, static_cast<std::uint32_t>(b.bits(2)));
   if (what == wrong::window) keys = keys.channels(0, first_channel + 2 * pairs - 1);
-  if (what == wrong::memory) keys.size() == 0 ? void(what = wrong::nothing) : void(keys.data = nullptr);
+  if (what == wrong::memory) {
+    if (keys.size() == 0)
+      what = wrong::nothing;  // null is right where there is no key
+    else
+      keys.data = nullptr;
+  }
   if (what == wrong::extent) (b.coin() ? keys.heads : keys.batch) = -1;
   const auto refused = [&](const auto& call) {
     fuzz::refuses<std::invalid_argument>("tables, a window, a view or positions that do not fit are refused",
