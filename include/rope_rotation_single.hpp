@@ -156,6 +156,26 @@
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
+// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
+//
+// A register type loses its may_alias attribute as a template argument. It is read and written through
+// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
+// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, and their conversions count as ours.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define ROPE_DETAIL_QUIET_BEGIN                                                             \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
+      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
+          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
+              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#else
+#define ROPE_DETAIL_QUIET_BEGIN
+#define ROPE_DETAIL_QUIET_END
+#endif
+
 namespace rope {
 inline namespace ROPE_ABI {
 
@@ -328,17 +348,32 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #include <utility>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_EXACT_HPP
-#define ROPE_BASE_EXACT_HPP
+#ifndef ROPE_BASE_MESSAGE_HPP
+#define ROPE_BASE_MESSAGE_HPP
 
-#include <bit>       // std::bit_cast
-#include <concepts>  // std::integral, std::same_as
+#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
+#include <cstdio>    // std::snprintf
+#include <cstdlib>   // std::strtod
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_NUMBERS_HPP
+#define ROPE_BASE_NUMBERS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <concepts>   // std::integral, std::same_as
 #include <cstdint>
 #include <functional>  // std::equal_to
-#include <utility>     // std::in_range
+#include <limits>
+#include <type_traits>
+#include <utility>  // std::in_range
 
 
-/// Comparisons and conversions that compilers warn of, or optimise away, for places where they are meant.
+/// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
+/// channels, infinities by their bits, and hashes.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -378,22 +413,71 @@ constexpr Index to_index(Count count) {
     return static_cast<Index>(count);
 }
 
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `count` channels in memory, as a row of Eigen's.
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
+template <class Value>
+std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
+  return hash;
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_EXACT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_MESSAGE_HPP
-#define ROPE_BASE_MESSAGE_HPP
-
-#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
-#include <cstdio>    // std::snprintf
-#include <cstdlib>   // std::strtod
-#include <initializer_list>
-#include <string>
-#include <type_traits>
-
+#endif  // ROPE_BASE_NUMBERS_HPP
 
 /// Error texts: "rope::function: the rule, the value".
 
@@ -498,6 +582,7 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 #include <cstddef>
 #include <new>          // std::align_val_t
 #include <type_traits>  // std::is_trivially_default_constructible_v
+#include <utility>      // std::exchange
 #include <vector>
 
 
@@ -557,6 +642,26 @@ struct cache_line_allocator {
 /// A vector whose new elements are indeterminate until written.
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
+
+/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = std::exchange(other.value_, Index{0});
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+
+  operator Index() const noexcept { return value_; }
+
+ private:
+  Index value_;
+};
 
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -2170,69 +2275,16 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_CHANNELS_HPP
-#define ROPE_BASE_CHANNELS_HPP
-
-#include <type_traits>
-
-
-/// Channels of a head as numbers.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// `count` channels in memory, as a row of Eigen's.
-template <class T>
-using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_CHANNELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-#define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+#ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
+#define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 
 #include <bit>  // std::bit_cast
 #include <cstdint>
+#include <cstring>  // std::memcpy
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_QUIET_HPP
-#define ROPE_BASE_SIMD_QUIET_HPP
 
-
-/// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
-/// ROPE_DETAIL_QUIET_END.
-///
-/// A register type loses its may_alias attribute as a template argument. It is read and written through
-/// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-/// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-/// intrinsics are macros, and their conversions count as ours.
-
-#if defined(__GNUC__) && !defined(__clang__)
-#define ROPE_DETAIL_QUIET_BEGIN                                                             \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
-      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
-          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
-              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
-#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
-#else
-#define ROPE_DETAIL_QUIET_BEGIN
-#define ROPE_DETAIL_QUIET_END
-#endif
-
-#endif  // ROPE_BASE_SIMD_QUIET_HPP
-
-/// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
+/// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -2362,30 +2414,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 }
 #endif
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-#define ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-
-/// Channels that are integers of 8 bits as floats, which is exact, in the registers of x86.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
 #if defined(EIGEN_VECTORIZE_SSE)
 /// Four integers in the lanes of a register.
 EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
@@ -2425,10 +2453,9 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 
 ROPE_DETAIL_QUIET_END
 
-#endif  // ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+#endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 ROPE_DETAIL_QUIET_BEGIN
@@ -2630,11 +2657,6 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
   return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
@@ -2660,35 +2682,15 @@ EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
 
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
 template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-
-/// The larger of a and b; a where a is not a number.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-
-/// Rows of a square matrix become its columns.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
-    Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
-  }
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
 }
 
 /// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
@@ -2743,43 +2745,6 @@ ROPE_DETAIL_QUIET_END
 #include <type_traits>
 #include <utility>  // std::forward
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_HASH_HPP
-#define ROPE_BASE_HASH_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstdint>
-
-
-/// Hashes by which tables and layouts are told apart.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
-/// of SplitMix64).
-constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
-}
-
-/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
-template <class Value>
-std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
-  for (Index c = 0; c < columns; ++c)
-    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
-  return hash;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_HASH_HPP
 
 /// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
 ///
@@ -4994,14 +4959,36 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_WORKSPACE_HPP
-#define ROPE_BASE_WORKSPACE_HPP
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
 
 #include <cstddef>
 #include <type_traits>
 
 
-/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
+/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+///
+/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
+/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
+/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
+/// there is one per channel type T (of arithmetic A), in bytes:
+///
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
+///     attention_gradient           what its Cost says
+///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
+///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
+///                                  c of the context (of x again in self-attention); 8 n heads where
+///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
+///                                  probabilities of a segment where those are
+///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  sizeof(T) (n heads + c kv_heads) head_dim
+///
+/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
+/// float.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -5065,70 +5052,34 @@ T* workspace(Index count) {
 }
 
 }  // namespace detail
+
+/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+///
+/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
+/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
+/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
+/// leave it when this thread goes on:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
+///            that such a call has started. Program parts that are compiled for other instruction sets or
+///            floating-point models have scratch of their own, and a release_scratch() of their own
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_WORKSPACE_HPP
+#endif  // ROPE_BASE_SCRATCH_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 #define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
-#define ROPE_BASE_SIMD_INFINITIES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
@@ -5137,139 +5088,6 @@ A saturated_to(double x) {
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-
-#include <cmath>
-#include <cstddef>
-#include <type_traits>
-
-
-/// What attention asks of packets that Eigen does not have.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-#if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
-/// the shuffles. Register 4 (k % 4) + k / 4 is the k-th to enter.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
-  __m512 quarters[4], pairs[2];
-  for (int j = 0; j < 4; ++j) {
-    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  }
-  for (int j = 0; j < 2; ++j)
-    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-}
-#endif
-
-#if defined(EIGEN_VECTORIZE_AVX)
-/// The same of 8 registers in their order, where GCC would call Eigen's function to transpose them. Lane 0 is
-/// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of register 0.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
-  __m256 halves[4], quarters[2];
-  for (int j = 0; j < 4; ++j) {
-    const __m256 a = packets[j], b = packets[4 + j];
-    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  }
-  for (int j = 0; j < 2; ++j) {
-    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
-    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  }
-  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
-             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
-}
-#endif
-
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
-}
-
-/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
-/// a maximum in any order: the instruction returns its second one then.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
-/// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
-/// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
-/// it is tanh of double, rounded to A: the compiler would fuse sums of Eigen's polynomial there or not, as it
-/// optimises.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1)
-      to[n] = static_cast<A>(std::tanh(static_cast<double>(from[n])));
-    else
-      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
@@ -5849,15 +5667,38 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
-#define ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#include <type_traits>
 
 
-/// Sums of products in double.
+/// Rows of channels: widened, rounded, and sums of their products in double.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
 
 /// Numbers that a loop over channels takes together.
 inline constexpr int channels_at_once = 16;
@@ -5909,46 +5750,7 @@ double sum_of_squares(const X* x, Index count) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
-#define ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
-
-#include <type_traits>
-
-
-/// Rows of channels on their way to the type that is computed in, and back.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
@@ -7183,6 +6985,165 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 #include <cstddef>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+
+/// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+
+/// The larger of a and b; a where a is not a number.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+
+/// Rows of a square matrix become its columns.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    Eigen::internal::ptranspose(block);
+    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+  }
+}
+
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
+
+#if defined(EIGEN_VECTORIZE_AVX512)
+/// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
+/// the shuffles. Register 4 (k % 4) + k / 4 is the k-th to enter.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
+  __m512 quarters[4], pairs[2];
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  }
+  for (int j = 0; j < 2; ++j)
+    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+}
+#endif
+
+#if defined(EIGEN_VECTORIZE_AVX)
+/// The same of 8 registers in their order, where GCC would call Eigen's function to transpose them. Lane 0 is
+/// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of register 0.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
+  __m256 halves[4], quarters[2];
+  for (int j = 0; j < 4; ++j) {
+    const __m256 a = packets[j], b = packets[4 + j];
+    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  }
+  for (int j = 0; j < 2; ++j) {
+    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
+    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
+}
+#endif
+
+/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16)
+    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
+    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+
+/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
+/// a maximum in any order: the instruction returns its second one then.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
+/// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
+/// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
+/// it is tanh of double, rounded to A: the compiler would fuse sums of Eigen's polynomial there or not, as it
+/// optimises.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    if constexpr (L == 1)
+      to[n] = static_cast<A>(std::tanh(static_cast<double>(from[n])));
+    else
+      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 
 /// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
 
@@ -7887,44 +7848,6 @@ requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&
 #include <type_traits>
 #include <vector>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_MOVED_INDEX_HPP
-#define ROPE_BASE_MOVED_INDEX_HPP
-
-#include <utility>  // std::exchange
-
-
-/// An extent that is 0 once the memory it counts was moved elsewhere.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-
-  operator Index() const noexcept { return value_; }
-
- private:
-  Index value_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_MOVED_INDEX_HPP
 
 /// PoPE, polar position embeddings. In RoPE a pair has an angle of its own before it turns, so that content
 /// and position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the position

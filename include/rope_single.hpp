@@ -156,6 +156,26 @@
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
+// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
+//
+// A register type loses its may_alias attribute as a template argument. It is read and written through
+// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
+// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, and their conversions count as ours.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define ROPE_DETAIL_QUIET_BEGIN                                                             \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
+      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
+          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
+              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#else
+#define ROPE_DETAIL_QUIET_BEGIN
+#define ROPE_DETAIL_QUIET_END
+#endif
+
 namespace rope {
 inline namespace ROPE_ABI {
 
@@ -256,17 +276,21 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_EXACT_HPP
-#define ROPE_BASE_EXACT_HPP
+#ifndef ROPE_BASE_NUMBERS_HPP
+#define ROPE_BASE_NUMBERS_HPP
 
-#include <bit>       // std::bit_cast
-#include <concepts>  // std::integral, std::same_as
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <concepts>   // std::integral, std::same_as
 #include <cstdint>
 #include <functional>  // std::equal_to
-#include <utility>     // std::in_range
+#include <limits>
+#include <type_traits>
+#include <utility>  // std::in_range
 
 
-/// Comparisons and conversions that compilers warn of, or optimise away, for places where they are meant.
+/// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
+/// channels, infinities by their bits, and hashes.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -306,11 +330,71 @@ constexpr Index to_index(Count count) {
     return static_cast<Index>(count);
 }
 
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `count` channels in memory, as a row of Eigen's.
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
+template <class Value>
+std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
+  return hash;
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_EXACT_HPP
+#endif  // ROPE_BASE_NUMBERS_HPP
 
 /// Error texts: "rope::function: the rule, the value".
 
@@ -430,69 +514,16 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_CHANNELS_HPP
-#define ROPE_BASE_CHANNELS_HPP
-
-#include <type_traits>
-
-
-/// Channels of a head as numbers.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// `count` channels in memory, as a row of Eigen's.
-template <class T>
-using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_CHANNELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-#define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+#ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
+#define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 
 #include <bit>  // std::bit_cast
 #include <cstdint>
+#include <cstring>  // std::memcpy
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_QUIET_HPP
-#define ROPE_BASE_SIMD_QUIET_HPP
 
-
-/// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
-/// ROPE_DETAIL_QUIET_END.
-///
-/// A register type loses its may_alias attribute as a template argument. It is read and written through
-/// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-/// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-/// intrinsics are macros, and their conversions count as ours.
-
-#if defined(__GNUC__) && !defined(__clang__)
-#define ROPE_DETAIL_QUIET_BEGIN                                                             \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
-      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
-          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
-              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
-#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
-#else
-#define ROPE_DETAIL_QUIET_BEGIN
-#define ROPE_DETAIL_QUIET_END
-#endif
-
-#endif  // ROPE_BASE_SIMD_QUIET_HPP
-
-/// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
+/// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -622,30 +653,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 }
 #endif
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-#define ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
-
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-
-/// Channels that are integers of 8 bits as floats, which is exact, in the registers of x86.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
 #if defined(EIGEN_VECTORIZE_SSE)
 /// Four integers in the lanes of a register.
 EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
@@ -685,10 +692,9 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 
 ROPE_DETAIL_QUIET_END
 
-#endif  // ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+#endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 ROPE_DETAIL_QUIET_BEGIN
@@ -890,11 +896,6 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
   return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
@@ -919,6 +920,52 @@ template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
+
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
+EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
+  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
+#if defined(__GNUC__)
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+#else
+  Eigen::internal::prefetch(target);
+#endif
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PACKET_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+
+/// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
 
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
@@ -951,40 +998,11 @@ EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   }
 }
 
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
-EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
-  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
-#if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
-#else
-  Eigen::internal::prefetch(target);
-#endif
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
 }
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_PACKET_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-
-#include <cmath>
-#include <cstddef>
-#include <type_traits>
-
-
-/// What attention asks of packets that Eigen does not have.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 #if defined(EIGEN_VECTORIZE_AVX512)
 /// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
@@ -1041,17 +1059,6 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
   for (int width = lanes<P> / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
   return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
 }
 
 /// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
@@ -1823,6 +1830,7 @@ inline void check_options(const char* function, const attention_options& options
 #include <cstddef>
 #include <new>          // std::align_val_t
 #include <type_traits>  // std::is_trivially_default_constructible_v
+#include <utility>      // std::exchange
 #include <vector>
 
 
@@ -1882,6 +1890,26 @@ struct cache_line_allocator {
 /// A vector whose new elements are indeterminate until written.
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
+
+/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = std::exchange(other.value_, Index{0});
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+
+  operator Index() const noexcept { return value_; }
+
+ private:
+  Index value_;
+};
 
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -2994,14 +3022,36 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_WORKSPACE_HPP
-#define ROPE_BASE_WORKSPACE_HPP
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
 
 #include <cstddef>
 #include <type_traits>
 
 
-/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
+/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+///
+/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
+/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
+/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
+/// there is one per channel type T (of arithmetic A), in bytes:
+///
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
+///     attention_gradient           what its Cost says
+///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
+///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
+///                                  c of the context (of x again in self-attention); 8 n heads where
+///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
+///                                  probabilities of a segment where those are
+///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  sizeof(T) (n heads + c kv_heads) head_dim
+///
+/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
+/// float.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -3065,10 +3115,28 @@ T* workspace(Index count) {
 }
 
 }  // namespace detail
+
+/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+///
+/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
+/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
+/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
+/// leave it when this thread goes on:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
+///            that such a call has started. Program parts that are compiled for other instruction sets or
+///            floating-point models have scratch of their own, and a release_scratch() of their own
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_WORKSPACE_HPP
+#endif  // ROPE_BASE_SCRATCH_HPP
 
 /// Which keys a block of queries sees, and who sees what of a tile of them.
 
@@ -3685,43 +3753,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #include <type_traits>
 #include <utility>  // std::forward
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_HASH_HPP
-#define ROPE_BASE_HASH_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstdint>
-
-
-/// Hashes by which tables and layouts are told apart.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
-/// of SplitMix64).
-constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
-}
-
-/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
-template <class Value>
-std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
-  for (Index c = 0; c < columns; ++c)
-    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
-  return hash;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_HASH_HPP
 
 /// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
 ///
@@ -4711,60 +4742,6 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
-#define ROPE_BASE_SIMD_INFINITIES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
@@ -5391,15 +5368,38 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
-#define ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#include <type_traits>
 
 
-/// Sums of products in double.
+/// Rows of channels: widened, rounded, and sums of their products in double.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
 
 /// Numbers that a loop over channels takes together.
 inline constexpr int channels_at_once = 16;
@@ -5451,46 +5451,7 @@ double sum_of_squares(const X* x, Index count) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
-#define ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
-
-#include <type_traits>
-
-
-/// Rows of channels on their way to the type that is computed in, and back.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_WIDE_CHANNELS_HPP
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
@@ -13887,59 +13848,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_WEIGHTS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SCRATCH_HPP
-#define ROPE_BASE_SCRATCH_HPP
-
-
-/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
-///
-/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
-/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
-/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
-/// there is one per channel type T (of arithmetic A), in bytes:
-///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
-///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
-///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
-///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
-///                                  sizeof(T) (n heads + c kv_heads) head_dim
-///
-/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
-/// float.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
-///
-/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
-/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
-/// leave it when this thread goes on:
-///
-///     const auto all = std::make_shared<std::latch>(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
-///     all->arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SCRATCH_HPP
 
 #endif  // ROPE_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
@@ -15367,44 +15275,6 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #include <cstdint>
 #include <vector>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_MOVED_INDEX_HPP
-#define ROPE_BASE_MOVED_INDEX_HPP
-
-#include <utility>  // std::exchange
-
-
-/// An extent that is 0 once the memory it counts was moved elsewhere.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-
-  operator Index() const noexcept { return value_; }
-
- private:
-  Index value_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_MOVED_INDEX_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 #define ROPE_CACHE_DETAIL_CACHE_STEP_HPP

@@ -136,6 +136,26 @@
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
+// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
+//
+// A register type loses its may_alias attribute as a template argument. It is read and written through
+// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
+// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, and their conversions count as ours.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define ROPE_DETAIL_QUIET_BEGIN                                                             \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
+      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
+          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
+              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#else
+#define ROPE_DETAIL_QUIET_BEGIN
+#define ROPE_DETAIL_QUIET_END
+#endif
+
 namespace rope {
 inline namespace ROPE_ABI {
 

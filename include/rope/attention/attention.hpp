@@ -10,8 +10,8 @@
 #include <rope/attention/detail/table_checks.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>

@@ -14,8 +14,8 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/tape.hpp>
-#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>

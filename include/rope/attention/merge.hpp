@@ -10,9 +10,8 @@
 
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

@@ -11,9 +11,9 @@
 
 #include <rope/attention/product_precision.hpp>
 #include <rope/attention/score_view.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.

@@ -16,12 +16,10 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/dropout.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/infinities.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// Error texts: "rope::function: the rule, the value".

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <new>          // std::align_val_t
 #include <type_traits>  // std::is_trivially_default_constructible_v
+#include <utility>      // std::exchange
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -66,6 +67,26 @@ struct cache_line_allocator {
 /// A vector whose new elements are indeterminate until written.
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
+
+/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = std::exchange(other.value_, Index{0});
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+
+  operator Index() const noexcept { return value_; }
+
+ private:
+  Index value_;
+};
 
 }  // namespace detail
 }  // namespace ROPE_ABI

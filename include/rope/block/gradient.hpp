@@ -10,7 +10,7 @@
 #include <rope/attention/gradient.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/block/detail/block_rotation.hpp>
 #include <rope/block/detail/call_checks.hpp>
 #include <rope/block/detail/pass.hpp>

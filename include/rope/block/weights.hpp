@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>  // attention_options
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 

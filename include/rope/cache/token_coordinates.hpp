@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/multimodal_positions.hpp>  // is_within_2_53
 #include <rope/positions/positions.hpp>             // as_position

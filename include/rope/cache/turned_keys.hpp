@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/cache/detail/head_memory.hpp>
 #include <rope/cache/detail/written_pages.hpp>
 #include <rope/cache/page_view.hpp>

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>

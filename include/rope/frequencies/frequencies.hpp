@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/detail/inverse_power.hpp>
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <optional>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/detail/blend.hpp>
 #include <rope/frequencies/frequencies.hpp>

@@ -11,7 +11,7 @@
 #include <type_traits>  // std::type_identity_t
 #include <vector>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/attention_comparison.hpp>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <rope/attention/options.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_facts.hpp>

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/model_rope.hpp>

@@ -8,12 +8,13 @@
 #include <cstddef>
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/wide_channels.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/rotation/view_checks.hpp>

@@ -8,8 +8,8 @@
 #include <span>
 #include <type_traits>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>

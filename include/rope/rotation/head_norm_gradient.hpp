@@ -7,13 +7,12 @@
 #include <span>
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
-#include <rope/base/simd/sum_of_products.hpp>
-#include <rope/base/simd/wide_channels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
 #include <rope/rotation/head_norm.hpp>

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>  // std::forward
 
-#include <rope/base/hash.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:

@@ -8,9 +8,8 @@
 #include <limits>
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>

@@ -11,9 +11,9 @@
 #include <utility>  // std::move
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>

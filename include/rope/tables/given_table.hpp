@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/tables/detail/given_entries.hpp>

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Memory that begins at a cache line, and sizes that no memory has.
+#include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
-#include <rope/base/workspace.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // Sums of products in double: every channel counts once, and what is fused is not a compiler's choice.
 #include <cstddef>
 #include <cstdint>
-#include <rope/base/simd/sum_of_products.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <vector>
 
 #include "support/catch.hpp"

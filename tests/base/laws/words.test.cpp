@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Integers of several words, sums that may leave their type, and hashes, against arithmetic bit by bit and published values.
-#include <rope/base/hash.hpp>
 #include <rope/base/integer_range.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 
 #include <algorithm>

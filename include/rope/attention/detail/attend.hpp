@@ -15,7 +15,7 @@
 #include <rope/attention/detail/splits.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/product_precision.hpp>
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/packet.hpp>

@@ -12,11 +12,10 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// What decoding multiplies as bfloat16, as in bfloat16_operands.hpp.

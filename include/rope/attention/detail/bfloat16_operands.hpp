@@ -11,11 +11,10 @@
 #include <rope/attention/detail/rounded_weights.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
-#include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// What a block of queries multiplies as bfloat16. Queries and keys are not rounded: they have the bits that

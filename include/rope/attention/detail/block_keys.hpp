@@ -8,7 +8,7 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
 

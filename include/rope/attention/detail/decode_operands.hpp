@@ -13,11 +13,11 @@
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_scales.hpp>
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they

@@ -11,8 +11,7 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/ordered_turns.hpp>
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/infinities.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 

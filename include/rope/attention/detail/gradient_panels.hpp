@@ -5,9 +5,8 @@
 #include <algorithm>  // std::min
 
 #include <rope/attention/detail/rows.hpp>
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 

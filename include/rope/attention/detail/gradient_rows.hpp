@@ -15,12 +15,10 @@
 #include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/exp2.hpp>
-#include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
-#include <rope/base/simd/sum_of_products.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 

@@ -11,9 +11,9 @@
 #include <rope/attention/detail/softmax.hpp>  // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/tape.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/wide_channels.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 

@@ -13,9 +13,8 @@
 #include <rope/attention/detail/softmax.hpp>  // score_factors
 #include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/exp2.hpp>
-#include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>

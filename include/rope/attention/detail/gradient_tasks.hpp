@@ -16,10 +16,10 @@
 #include <rope/attention/detail/ordered_turns.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/exp2.hpp>  // ln_2
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 

@@ -15,11 +15,10 @@
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_scales.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights

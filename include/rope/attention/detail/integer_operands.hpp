@@ -13,10 +13,10 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/token_scales.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
 #include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// What a block of queries multiplies as integers, as in integer_decode_operands.hpp.

@@ -10,8 +10,7 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/exp2.hpp>    // log2_e, ln_2, as_computed
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>

@@ -11,7 +11,6 @@
 #include <rope/attention/detail/requests_ahead.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/streams.hpp>
-#include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>

@@ -14,10 +14,9 @@
 #include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/detail/weighted_sum.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// Attention of many queries. A block of queries of one key head (all or some query heads of its group,

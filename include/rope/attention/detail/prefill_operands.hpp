@@ -8,11 +8,10 @@
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/infinities.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,

@@ -7,7 +7,7 @@
 #include <rope/attention/detail/turned_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/rotation_checks.hpp>

@@ -4,7 +4,7 @@
 
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
-#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/panels.hpp>

@@ -12,10 +12,9 @@
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/turned_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/infinities.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/wide_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 #include <rope/rotation/view.hpp>

@@ -8,7 +8,7 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 
 /// The splits that decoding cuts keys into: which ones it reads, and when all of a row are complete.

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>  // std::in_range
 
-#include <rope/base/exact.hpp>
 #include <rope/base/integer_list.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/quantized_view.hpp>

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 

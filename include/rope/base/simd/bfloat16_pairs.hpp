@@ -9,11 +9,10 @@
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
-#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
-#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.

@@ -11,7 +11,6 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
-#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// Products of pairs of neighbours, integers of 16 bits with integers of 8, added to integers of 32: a lane

@@ -10,14 +10,11 @@
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/channels_16_bit.hpp>
-#include <rope/base/simd/channels_8_bit.hpp>
-#include <rope/base/simd/quiet.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/simd/narrow_channels.hpp>
 #include <rope/config.hpp>
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 ROPE_DETAIL_QUIET_BEGIN
@@ -219,11 +216,6 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
   return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
@@ -249,35 +241,15 @@ EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
 
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
 template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-
-/// The larger of a and b; a where a is not a number.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-
-/// Rows of a square matrix become its columns.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
-    Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
-  }
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
 }
 
 /// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.

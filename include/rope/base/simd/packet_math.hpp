@@ -7,16 +7,52 @@
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
-/// What attention asks of packets that Eigen does not have.
+/// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
 
 ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+
+/// The larger of a and b; a where a is not a number.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+
+/// Rows of a square matrix become its columns.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    Eigen::internal::ptranspose(block);
+    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+  }
+}
+
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
 
 #if defined(EIGEN_VECTORIZE_AVX512)
 /// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
@@ -73,17 +109,6 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
   for (int width = lanes<P> / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
   return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
 }
 
 /// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of

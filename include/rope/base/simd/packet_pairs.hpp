@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.

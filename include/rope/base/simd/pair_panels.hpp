@@ -11,7 +11,6 @@
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// The matrix products of attention on packed operands, as in simd/panels.hpp, for numbers whose products are

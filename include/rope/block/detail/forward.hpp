@@ -9,7 +9,7 @@
 #include <rope/attention/attention.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/block/detail/block_rotation.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>

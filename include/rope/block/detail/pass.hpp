@@ -7,7 +7,7 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/block/detail/projection_products.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/config.hpp>

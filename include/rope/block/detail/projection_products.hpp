@@ -4,7 +4,7 @@
 
 #include <algorithm>  // std::min
 
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/block/detail/tile_product.hpp>
 #include <rope/block/detail/tiled_product.hpp>
 #include <rope/block/detail/token_view.hpp>

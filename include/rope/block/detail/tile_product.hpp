@@ -7,10 +7,10 @@
 #include <numeric>  // std::lcm
 #include <type_traits>
 
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/panels.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
 /// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its

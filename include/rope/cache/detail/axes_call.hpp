@@ -9,9 +9,9 @@
 
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cached_call.hpp>
 #include <rope/cache/detail/cached_options.hpp>

@@ -10,11 +10,11 @@
 #include <utility>  // std::swap
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
-#include <rope/base/owned_array.hpp>         // doubles
+#include <rope/base/numbers.hpp>
+#include <rope/base/owned_array.hpp>  // doubles
+#include <rope/base/storage.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>

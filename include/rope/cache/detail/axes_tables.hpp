@@ -8,9 +8,8 @@
 #include <utility>  // std::move
 #include <vector>
 
-#include <rope/base/exact.hpp>
-#include <rope/base/hash.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // positions_of_row
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/config.hpp>

@@ -9,11 +9,10 @@
 #include <span>
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/cache/detail/head_memory.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/ordered_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>

@@ -12,11 +12,10 @@
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/product_precision.hpp>
 #include <rope/attention/quantized_attention.hpp>
-#include <rope/base/channels.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_channels.hpp>

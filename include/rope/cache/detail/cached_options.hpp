@@ -10,10 +10,10 @@
 
 #include <rope/attention/detail/attend.hpp>  // visibility
 #include <rope/attention/options.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
 #include <rope/cache/ring_cache.hpp>

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include <rope/base/quantized_channels.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/quantize.hpp>
 #include <rope/rotation/quantized_view.hpp>

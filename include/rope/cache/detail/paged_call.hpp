@@ -11,10 +11,10 @@
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/product_precision.hpp>
-#include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/page_view.hpp>

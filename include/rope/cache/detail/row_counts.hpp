@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <limits>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/normed_table.hpp>

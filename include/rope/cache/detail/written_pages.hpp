@@ -7,7 +7,7 @@
 
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 

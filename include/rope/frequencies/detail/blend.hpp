@@ -5,7 +5,7 @@
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_GGML_SCALING_HPP
 #define ROPE_MODELS_DETAIL_GGML_SCALING_HPP
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>

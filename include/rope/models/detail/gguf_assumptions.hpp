@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/gguf_assumptions.hpp>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>

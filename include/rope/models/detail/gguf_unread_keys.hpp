@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>

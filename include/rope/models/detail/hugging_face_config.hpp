@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/architectures.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/derive.hpp>

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_group.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <rope/base/exact.hpp>
 #include <rope/base/lists.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/rotation/layout.hpp>

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/group_comparison.hpp>
 #include <rope/models/model_rope.hpp>

@@ -4,10 +4,9 @@
 
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/infinities.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/tables/detail/table_view.hpp>

@@ -8,11 +8,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/sum_of_products.hpp>
-#include <rope/base/simd/wide_channels.hpp>
-#include <rope/base/workspace.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/rotate_token.hpp>

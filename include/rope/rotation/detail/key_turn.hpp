@@ -7,8 +7,8 @@
 #include <utility>  // std::move
 #include <vector>
 
-#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>

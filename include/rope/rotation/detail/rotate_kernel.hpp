@@ -6,10 +6,9 @@
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
-#include <rope/base/channels.hpp>
-#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/packet_math.hpp>  // in_register
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>

@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>  // prefetch_after
-#include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>

@@ -8,9 +8,8 @@
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
-#include <rope/base/channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/packet_math.hpp>  // in_register
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/layout.hpp>

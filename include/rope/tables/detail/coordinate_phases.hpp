@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>

@@ -9,10 +9,9 @@
 #include <limits>
 #include <type_traits>
 
-#include <rope/base/exact.hpp>
-#include <rope/base/hash.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <limits>
 
-#include <rope/base/exact.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/table_row.hpp>

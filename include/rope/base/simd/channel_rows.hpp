@@ -1,15 +1,39 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
-#define ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 
+#include <type_traits>
+
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// Sums of products in double.
+/// Rows of channels: widened, rounded, and sums of their products in double.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
 
 /// Numbers that a loop over channels takes together.
 inline constexpr int channels_at_once = 16;
@@ -61,4 +85,4 @@ double sum_of_squares(const X* x, Index count) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BASE_SIMD_SUM_OF_PRODUCTS_HPP
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_NUMBERS_HPP
+#define ROPE_BASE_NUMBERS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <concepts>   // std::integral, std::same_as
+#include <cstdint>
+#include <functional>  // std::equal_to
+#include <limits>
+#include <type_traits>
+#include <utility>  // std::in_range
+
+#include <rope/config.hpp>
+
+/// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
+/// channels, infinities by their bits, and hashes.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
+template <class A, class B>
+constexpr bool equal(A a, B b) {
+  return std::equal_to<>{}(a, b);
+}
+
+/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
+/// to true.
+constexpr bool is_finite(double x) {
+  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
+  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
+}
+
+/// x as a long double, in which schedules are evaluated.
+constexpr long double widened(double x) { return static_cast<long double>(x); }
+
+/// pi with all the digits of a long double; std::numbers::pi_v<long double> of libc++ has those of double.
+inline constexpr long double wide_pi = 3.14159265358979323846264338327950288L;
+
+/// Whether an Index holds the count.
+template <std::integral Count>
+constexpr bool is_index(Count count) {
+  return std::in_range<Index>(count);
+}
+
+/// A count as an Index that holds it; without a cast where the types are equal, which compilers warn of.
+template <std::integral Count>
+constexpr Index to_index(Count count) {
+  if constexpr (std::same_as<Count, Index>)
+    return count;
+  else
+    return static_cast<Index>(count);
+}
+
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `count` channels in memory, as a row of Eigen's.
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
+template <class Value>
+std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
+  for (Index c = 0; c < columns; ++c)
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
+  return hash;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_NUMBERS_HPP
