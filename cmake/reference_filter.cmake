@@ -2,7 +2,7 @@
 #
 # The inline namespace, whose name is that of the compiler's flags, is left out; what follows a member on its line documents
 # it; everything in a room is a member of the group with its name, which is one page; and what says nothing to a reader is left
-# out: overloads that only tell what is wrong with a call (include/rope/rotation/detail/type_checks.hpp), copies and moves that
+# out: overloads that only tell what is wrong with a call (include/rope/rotation/checks.hpp), copies and moves that
 # the compiler makes, and deduction guides.
 set(file "${CMAKE_ARGV3}")
 file(READ "${file}" text)

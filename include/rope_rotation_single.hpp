@@ -825,14 +825,9 @@ class number_array {
 }  // namespace rope
 
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
-#define ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
 
-#include <cmath>
-
-
-/// The power that every schedule is made of.
+/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// Text has one axis, the token's position; an image has two, a video three.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -852,16 +847,6 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
-
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
-
-namespace rope {
-inline namespace ROPE_ABI {
 
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
@@ -1096,24 +1081,22 @@ class frequencies {
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
 
-#include <algorithm>  // std::clamp
+#include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
 #include <optional>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_DETAIL_BLEND_HPP
-#define ROPE_FREQUENCIES_DETAIL_BLEND_HPP
 
-#include <algorithm>  // std::clamp, std::min, std::max
-#include <cmath>
-
-
-/// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
-/// turns that it makes over the L0 positions of training. d is rotary_dim.
+/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
+/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
+/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
+/// std::invalid_argument for a field outside its range.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
+// turns that it makes over the L0 positions of training. d is rotary_dim.
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
 inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
@@ -1149,21 +1132,6 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
 inline long double ramp(Index pair, long double low, long double high) {
   return std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
 }
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_DETAIL_BLEND_HPP
-
-/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
-/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
-/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
-/// std::invalid_argument for a field outside its range.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
@@ -2712,29 +2680,16 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-
-#include <algorithm>  // std::fill, std::min
-#include <cstddef>
-#include <type_traits>
-#include <utility>  // std::move
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_ROTATION_CHECKS_HPP
-
-#include <cstdint>
-#include <limits>
-#include <string>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
-#define ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
+#ifndef ROPE_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_CHECKS_HPP
 
 #include <algorithm>  // std::fill_n
+#include <cstdint>
+#include <functional>  // std::less
+#include <limits>
+#include <string>
 #include <type_traits>
+#include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_LAYOUT_HPP
@@ -2852,52 +2807,6 @@ std::uint64_t layout_fingerprint(Index pairs) {
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_LAYOUT_HPP
-
-/// Whether a caller's own layout is one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
-/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
-/// stack.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
-                           "), got ", u, " and ", v, " for pair ", i));
-    }
-    constexpr Index at_once = 1024;
-    bool named[at_once];
-    for (Index begin = 0; begin < channels; begin += at_once) {
-      std::fill_n(named, at_once, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= at_once) continue;
-          if (named[channel - begin])
-            ROPE_THROW(std::invalid_argument,
-                       message(function, ": the layout must name every channel of [0, ", channels,
-                               ") once, got channel ", channel, " again for pair ", i));
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
@@ -3128,20 +3037,6 @@ auto thd(Matrix&& matrix, Index heads) {
 
 #endif  // ROPE_ROTATION_VIEW_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_VIEW_CHECKS_HPP
-#define ROPE_ROTATION_VIEW_CHECKS_HPP
-
-#include <cstdint>     // std::uintptr_t
-#include <functional>  // std::less
-#include <utility>     // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
 
@@ -3217,252 +3112,6 @@ concept rotation_table = requires(const Table& table) {
 }  // namespace rope
 
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP
-
-/// What can be wrong with the types of a call, each in one sentence that is the same for every function.
-///
-/// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
-/// too; other arguments are types.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class X>
-inline constexpr bool is_head_view = false;
-template <class T>
-inline constexpr bool is_head_view<head_view<T>> = true;
-
-template <class X>
-concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
-
-/// Channels in memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
-template <class X>
-concept memory_without_axes =
-    !is_head_view<X> &&
-    (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
-
-/// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
-template <unsigned places, class... Arguments>
-constexpr bool has_memory_at() {
-  unsigned place = 0;
-  bool has = false;
-  ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
-  return has;
-}
-
-/// Whether the first argument of a call is no view, or another of the first `views` is memory.
-template <int views, class First, class... Others>
-constexpr bool lacks_view() {
-  return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
-}
-
-/// What any function takes for a table: one, or one behind a norm, or one for queries and one for keys.
-template <class X>
-concept table_behind_norm = requires(const X& x) {
-  placed(x.table());
-};
-template <class X>
-concept tables_of_both = requires(const X& x) {
-  placed(x.queries());
-};
-template <class X>
-concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
-
-template <class... Arguments>
-inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-/// A layout that turns pairs is named, and is one.
-#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
-                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
-                     "<half_split>(...)");                                                         \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
-                ": a layout is interleaved, half_split or a type with static first and second "    \
-                "(i, pairs)")
-
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
-#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
-
-#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
-  static_assert(position_form<Positions>,            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments")
-
-#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
-  static_assert(parallel_executor<Threads>, name                                         \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
-                "parallel_for(count, body), both const")
-
-/// What every function that turns pairs takes.
-#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
-  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
-  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
-  ROPE_DETAIL_CHECK_THREADS(name, Threads)
-
-/// A head `x` that is overwritten, beside the function that leaves it as it is.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>,           \
-                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
-
-#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
-                name ": both views turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                            \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
-                name ": both views have the same channel type")
-
-#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
-
-#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
-  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
-                name ": " names " have the same channel type")
-
-#define ROPE_DETAIL_VIEW_SENTENCE(name) \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)"
-#define ROPE_DETAIL_TABLE_SENTENCE(name) \
-  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
-
-/// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
-/// if it is none of views, a table. Both conditions are about `Layout` and `Arguments`.
-#define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
-  template <class Layout = detail::unnamed_layout, class... Arguments>         \
-  requires((no_view) || (no_table)) void function(Arguments&&...) {            \
-    static_assert(!(no_view), ROPE_DETAIL_VIEW_SENTENCE(name));                \
-    static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
-  }                                                                            \
-  static_assert(true)
-
-/// The first `views` arguments are views. Further ones may be lists of positions, which have no axes either.
-#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
-
-/// The arguments of bits `places` are views, where others that come first or between them are none.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
-  ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-
-/// The first `views` arguments are views, and one behind them is a table.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  detail::lacks_table<Arguments...>)
-
-/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
-
-#endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
-/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Refuses negative extents and views larger than the address space.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class T>
-void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    ROPE_THROW(std::length_error,
-               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-}
-
-/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
-/// (shape_of).
-///
-/// Throws:  std::invalid_argument
-template <class... T>
-void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  };
-  (check_one(views), ...);
-}
-
-/// Whether the view covers every element between its first and its last one.
-template <class T>
-bool is_dense(const head_view<T>& x) {
-  Index last = x.head_dim - 1;
-  bool ascends = true;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
-    if (extent > 1) last += (extent - 1) * stride;
-    ascends = ascends && (extent <= 1 || stride >= 0);
-  }
-  return ascends && last + 1 == x.size();
-}
-
-/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
-/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
-template <class T>
-bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
-  if (x.size() == 0) return true;
-  if (x.data == out.data)
-    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-           (x.tokens == 1 || x.token_stride == out.token_stride) &&
-           (x.heads == 1 || x.head_stride == out.head_stride);
-  if (!is_dense(x) || !is_dense(out)) return true;
-  const std::less<const T*> before;
-  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
-}
-
-/// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
-/// longest first. True is certain. False is certain only if every stride is at least as long as what the
-/// shorter ones span, as in a window of an array.
-template <class T>
-bool holds_channel(const head_view<T>& x, const T* place) {
-  if (std::less<const T*>{}(place, x.data)) return false;
-  struct axis {
-    Index extent, stride;
-  };
-  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
-  const auto order = [&axes](int longer, int shorter) {
-    if (axes[longer].stride < axes[shorter].stride) {
-      const axis other = axes[longer];
-      axes[longer] = axes[shorter];
-      axes[shorter] = other;
-    }
-  };
-  order(0, 1);
-  order(1, 2);
-  order(0, 1);
-  // Not place - x.data: allocations of a process of 32 bits may lie farther apart than half of the address
-  // space, which a signed difference does not hold, nor is it defined.
-  auto rest =
-      (reinterpret_cast<std::uintptr_t>(place) - reinterpret_cast<std::uintptr_t>(x.data)) / sizeof(T);
-  for (const axis& a : axes) {
-    if (a.extent == 1 || a.stride <= 0) continue;
-    const auto stride = static_cast<std::uintptr_t>(a.stride);
-    if (rest / stride >= static_cast<std::uintptr_t>(a.extent)) return false;
-    rest %= stride;
-  }
-  return rest < static_cast<std::uintptr_t>(x.head_dim);
-}
-
-/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
-template <class T>
-bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
-  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_VIEW_CHECKS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
@@ -3477,8 +3126,8 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
-#define ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
+#ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
+#define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #include <cmath>
 #include <cstddef>
@@ -3568,13 +3217,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 }  // namespace rope
 
 #endif  // ROPE_BASE_WIDE_INTEGER_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_PHASE_ROW_HPP
-#define ROPE_TABLES_DETAIL_PHASE_ROW_HPP
-
-#include <cstddef>
-#include <cstdint>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
@@ -3873,7 +3515,7 @@ inline cos_sin cos_sin_of(phase p) {
 
 #endif  // ROPE_TABLES_PHASE_HPP
 
-/// The phases of all pairs of a row of a table.
+/// The phases of all pairs of a row of a table: of consecutive positions, and of rows of coordinates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -3924,17 +3566,48 @@ class phase_row {
   number_array<std::uint64_t> lower_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
+/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
+class range_phases {
+ public:
+  /// \param of  on one axis; outlives this object
+  range_phases(const frequencies& of, std::int64_t first)
+      : position_(first),
+        frequencies_(of),
+        step_(static_cast<std::size_t>(of.pairs())),
+        now_(static_cast<std::size_t>(of.pairs())),
+        slow_(of.pairs()) {
+    for (std::size_t i = 0; i < step_.size(); ++i) {
+      const double speed = of.inv_freq(static_cast<Index>(i), 0);
+      step_.set(i, phase_of(speed));
+      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
+    }
+  }
 
-#endif  // ROPE_TABLES_DETAIL_PHASE_ROW_HPP
+  /// The phases of the next position, valid until the next call.
+  const phase_row& next() {
+    const std::int64_t position = position_++;
+    const auto find = [this, position](std::size_t i) {
+      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
+    };
+    if (in_steps_ && !beyond_steps(position)) {
+      now_.add(step_);
+      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
+    } else {
+      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
+      in_steps_ = !beyond_steps(position);
+    }
+    return now_;
+  }
 
-/// The phases of rows of coordinates. What does not depend on the row is computed once.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+ private:
+  std::int64_t position_;
+  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
+  const frequencies& frequencies_;
+  phase_row step_, now_;
+  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
+  Index slow_count_ = 0;
+};
 
 /// A coordinate that is no integer, as significand * 2^-places.
 struct fractional {
@@ -4049,231 +3722,7 @@ class coordinate_phases {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
-#define ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
-
-#include <cstddef>
-#include <cstdint>
-
-
-/// The phases of consecutive positions.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
-/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
-class range_phases {
- public:
-  /// \param of  on one axis; outlives this object
-  range_phases(const frequencies& of, std::int64_t first)
-      : position_(first),
-        frequencies_(of),
-        step_(static_cast<std::size_t>(of.pairs())),
-        now_(static_cast<std::size_t>(of.pairs())),
-        slow_(of.pairs()) {
-    for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = of.inv_freq(static_cast<Index>(i), 0);
-      step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
-    }
-  }
-
-  /// The phases of the next position, valid until the next call.
-  const phase_row& next() {
-    const std::int64_t position = position_++;
-    const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
-    };
-    if (in_steps_ && !beyond_steps(position)) {
-      now_.add(step_);
-      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
-    } else {
-      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
-      in_steps_ = !beyond_steps(position);
-    }
-    return now_;
-  }
-
- private:
-  std::int64_t position_;
-  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
-  const frequencies& frequencies_;
-  phase_row step_, now_;
-  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
-  Index slow_count_ = 0;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
-#define ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_TABLE_ROW_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ROW_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstddef>
-#include <cstdint>
-
-
-/// How phases become a row of a table.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Writes m cos and m sin of a phase, rounded to S.
-template <class S>
-void write_turned(phase p, double m, S& cos, S& sin) {
-  const cos_sin value = cos_sin_of<S>(p);
-  cos = static_cast<S>(m * value.cos);
-  sin = static_cast<S>(m * value.sin);
-}
-
-/// Writes m cos and m sin of every phase of a row, rounded to S.
-template <class S>
-void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
-  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
-}
-
-/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
-/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
-inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
-  const std::size_t pairs = phases.size();
-  const uint128* upper = phases.upper();
-  std::uint64_t close = 0;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
-                        sign = 0 - (hi >> 63);
-    // The upper bits of -x are those of ~x, unless all bits below are 0.
-    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
-    close |= magnitude.hi == 0 ? 1u : 0u;
-    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
-    cos[i] = static_cast<float>(m * value.cos);
-    sin[i] = static_cast<float>(m * value.sin);
-  }
-  if (close == 0) return;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
-    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_TABLE_ROW_HPP
-
-/// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
-/// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
-/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
-inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
-
-/// Writes m cos and m sin of a small angle.
-template <class S>
-void write_small(double angle, double m, S& cos, S& sin) {
-  cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle);
-}
-
-/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
-/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
-inline constexpr double small_unit = 0x1p-120;
-
-/// inv_freq * coordinate in units of small_unit.
-inline double product_in_small_units(double inv_freq, double coordinate) {
-  return inv_freq / small_unit * coordinate;
-}
-/// is_small of an angle in units of small_unit.
-inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
-
-/// write_small of an angle in units of small_unit.
-template <class S>
-void write_small_of_units(double angle, double m, S& cos, S& sin) {
-  cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle * small_unit);
-}
-
-/// Writes m cos and m sin of inv_freq * coordinate.
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  const double product = product_in_small_units(inv_freq, coordinate);
-  if (is_small_in_units(product))
-    write_small_of_units(product, m, cos, sin);
-  else
-    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
-}
-
-/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
-class small_angles {
- public:
-  /// \param of  outlives this object
-  explicit small_angles(const frequencies& of)
-      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = (std::abs)(of.inv_freq(i, a));
-        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
-      }
-  }
-
-  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
-  template <class Row, class S>
-  void write(const Row& coordinates, double m, S* cos, S* sin) const {
-    if (!occur(coordinates)) return;
-    for (Index i = 0; i < frequencies_.pairs(); ++i) {
-      double angle = 0, largest = 0;
-      for (Index a = 0; a < frequencies_.axes(); ++a) {
-        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
-        angle += product;
-        largest = (std::max)(largest, (std::abs)(product));
-      }
-      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
-    }
-  }
-
- private:
-  /// Whether a product that is not 0 is small.
-  template <class Row>
-  bool occur(const Row& coordinates) const {
-    for (Index a = 0; a < frequencies_.axes(); ++a) {
-      const double coordinate = coordinates(a);
-      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
-    }
-    return false;
-  }
-
-  const frequencies& frequencies_;
-  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
+#endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
@@ -4414,13 +3863,18 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
-#define ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
+#ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 
-/// The rows of a table as values a loop can keep in registers.
+/// Rows of a table: how a loop reads them, and how phases or angles become one.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -4448,11 +3902,134 @@ struct table_view {
   }
 };
 
+/// Writes m cos and m sin of a phase, rounded to S.
+template <class S>
+void write_turned(phase p, double m, S& cos, S& sin) {
+  const cos_sin value = cos_sin_of<S>(p);
+  cos = static_cast<S>(m * value.cos);
+  sin = static_cast<S>(m * value.sin);
+}
+
+/// Writes m cos and m sin of every phase of a row, rounded to S.
+template <class S>
+void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
+  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
+}
+
+/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
+/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
+inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
+  const std::size_t pairs = phases.size();
+  const uint128* upper = phases.upper();
+  std::uint64_t close = 0;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
+                        sign = 0 - (hi >> 63);
+    // The upper bits of -x are those of ~x, unless all bits below are 0.
+    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
+    close |= magnitude.hi == 0 ? 1u : 0u;
+    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
+    cos[i] = static_cast<float>(m * value.cos);
+    sin[i] = static_cast<float>(m * value.sin);
+  }
+  if (close == 0) return;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
+    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
+  }
+}
+
+// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
+// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
+
+/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
+/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
+inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
+
+/// Writes m cos and m sin of a small angle.
+template <class S>
+void write_small(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle);
+}
+
+/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
+/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
+/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
+inline constexpr double small_unit = 0x1p-120;
+
+/// inv_freq * coordinate in units of small_unit.
+inline double product_in_small_units(double inv_freq, double coordinate) {
+  return inv_freq / small_unit * coordinate;
+}
+/// is_small of an angle in units of small_unit.
+inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
+
+/// write_small of an angle in units of small_unit.
+template <class S>
+void write_small_of_units(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle * small_unit);
+}
+
+/// Writes m cos and m sin of inv_freq * coordinate.
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  const double product = product_in_small_units(inv_freq, coordinate);
+  if (is_small_in_units(product))
+    write_small_of_units(product, m, cos, sin);
+  else
+    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
+}
+
+/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
+class small_angles {
+ public:
+  /// \param of  outlives this object
+  explicit small_angles(const frequencies& of)
+      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = (std::abs)(of.inv_freq(i, a));
+        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
+      }
+  }
+
+  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
+  template <class Row, class S>
+  void write(const Row& coordinates, double m, S* cos, S* sin) const {
+    if (!occur(coordinates)) return;
+    for (Index i = 0; i < frequencies_.pairs(); ++i) {
+      double angle = 0, largest = 0;
+      for (Index a = 0; a < frequencies_.axes(); ++a) {
+        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
+        angle += product;
+        largest = (std::max)(largest, (std::abs)(product));
+      }
+      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
+    }
+  }
+
+ private:
+  /// Whether a product that is not 0 is small.
+  template <class Row>
+  bool occur(const Row& coordinates) const {
+    for (Index a = 0; a < frequencies_.axes(); ++a) {
+      const double coordinate = coordinates(a);
+      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
+    }
+    return false;
+  }
+
+  const frequencies& frequencies_;
+  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
+};
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
+#endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 
 /// cos and sin of every pair's angle, for the positions a model will use.
 
@@ -4706,11 +4283,278 @@ class frequency_table {
 
 #endif  // ROPE_TABLES_TABLE_HPP
 
-/// What can be wrong with a call that rotates, found before anything is written.
+/// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
+/// positions that it rotates. All of it is found before anything is written.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+//
+// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
+// too; other arguments are types.
+
+template <class X>
+inline constexpr bool is_head_view = false;
+template <class T>
+inline constexpr bool is_head_view<head_view<T>> = true;
+
+template <class X>
+concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
+
+/// Channels in memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+template <class X>
+concept memory_without_axes =
+    !is_head_view<X> &&
+    (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
+
+/// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
+template <unsigned places, class... Arguments>
+constexpr bool has_memory_at() {
+  unsigned place = 0;
+  bool has = false;
+  ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
+  return has;
+}
+
+/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+template <int views, class First, class... Others>
+constexpr bool lacks_view() {
+  return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
+}
+
+/// What any function takes for a table: one, or one behind a norm, or one for queries and one for keys.
+template <class X>
+concept table_behind_norm = requires(const X& x) {
+  placed(x.table());
+};
+template <class X>
+concept tables_of_both = requires(const X& x) {
+  placed(x.queries());
+};
+template <class X>
+concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
+
+template <class... Arguments>
+inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A layout that turns pairs is named, and is one.
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
+                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
+                     "<half_split>(...)");                                                         \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
+                ": a layout is interleaved, half_split or a type with static first and second "    \
+                "(i, pairs)")
+
+/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
+
+#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
+  static_assert(position_form<Positions>,            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments")
+
+#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
+  static_assert(parallel_executor<Threads>, name                                         \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
+                "parallel_for(count, body), both const")
+
+/// What every function that turns pairs takes.
+#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
+  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
+  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
+  ROPE_DETAIL_CHECK_THREADS(name, Threads)
+
+/// A head `x` that is overwritten, beside the function that leaves it as it is.
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
+  static_assert(!std::is_const_v<T>,           \
+                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
+                name ": both views turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                            \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
+                name ": both views have the same channel type")
+
+#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+
+#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
+  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
+                name ": " names " have the same channel type")
+
+#define ROPE_DETAIL_VIEW_SENTENCE(name) \
+  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)"
+#define ROPE_DETAIL_TABLE_SENTENCE(name) \
+  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+
+/// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
+/// if it is none of views, a table. Both conditions are about `Layout` and `Arguments`.
+#define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
+  template <class Layout = detail::unnamed_layout, class... Arguments>         \
+  requires((no_view) || (no_table)) void function(Arguments&&...) {            \
+    static_assert(!(no_view), ROPE_DETAIL_VIEW_SENTENCE(name));                \
+    static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
+  }                                                                            \
+  static_assert(true)
+
+/// The first `views` arguments are views. Further ones may be lists of positions, which have no axes either.
+#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
+
+/// The arguments of bits `places` are views, where others that come first or between them are none.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
+  ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
+
+/// The first `views` arguments are views, and one behind them is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+                  detail::lacks_table<Arguments...>)
+
+/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
+  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Refuses negative extents and views larger than the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
+                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
+    ROPE_THROW(std::length_error,
+               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
+/// (shape_of).
+///
+/// Throws:  std::invalid_argument
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check_one = [function](const auto& x) {
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check_one(views), ...);
+}
+
+/// Whether the view covers every element between its first and its last one.
+template <class T>
+bool is_dense(const head_view<T>& x) {
+  Index last = x.head_dim - 1;
+  bool ascends = true;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
+    if (extent > 1) last += (extent - 1) * stride;
+    ascends = ascends && (extent <= 1 || stride >= 0);
+  }
+  return ascends && last + 1 == x.size();
+}
+
+/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
+/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
+template <class T>
+bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
+  if (x.size() == 0) return true;
+  if (x.data == out.data)
+    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+           (x.tokens == 1 || x.token_stride == out.token_stride) &&
+           (x.heads == 1 || x.head_stride == out.head_stride);
+  if (!is_dense(x) || !is_dense(out)) return true;
+  const std::less<const T*> before;
+  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+}
+
+/// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
+/// longest first. True is certain. False is certain only if every stride is at least as long as what the
+/// shorter ones span, as in a window of an array.
+template <class T>
+bool holds_channel(const head_view<T>& x, const T* place) {
+  if (std::less<const T*>{}(place, x.data)) return false;
+  struct axis {
+    Index extent, stride;
+  };
+  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
+  const auto order = [&axes](int longer, int shorter) {
+    if (axes[longer].stride < axes[shorter].stride) {
+      const axis other = axes[longer];
+      axes[longer] = axes[shorter];
+      axes[shorter] = other;
+    }
+  };
+  order(0, 1);
+  order(1, 2);
+  order(0, 1);
+  // Not place - x.data: allocations of a process of 32 bits may lie farther apart than half of the address
+  // space, which a signed difference does not hold, nor is it defined.
+  auto rest =
+      (reinterpret_cast<std::uintptr_t>(place) - reinterpret_cast<std::uintptr_t>(x.data)) / sizeof(T);
+  for (const axis& a : axes) {
+    if (a.extent == 1 || a.stride <= 0) continue;
+    const auto stride = static_cast<std::uintptr_t>(a.stride);
+    if (rest / stride >= static_cast<std::uintptr_t>(a.extent)) return false;
+    rest %= stride;
+  }
+  return rest < static_cast<std::uintptr_t>(x.head_dim);
+}
+
+/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
+template <class T>
+bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
+  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+}
+
+/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
+/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
+/// stack.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
+                           "), got ", u, " and ", v, " for pair ", i));
+    }
+    constexpr Index at_once = 1024;
+    bool named[at_once];
+    for (Index begin = 0; begin < channels; begin += at_once) {
+      std::fill_n(named, at_once, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= at_once) continue;
+          if (named[channel - begin])
+            ROPE_THROW(std::invalid_argument,
+                       message(function, ": the layout must name every channel of [0, ", channels,
+                               ") once, got channel ", channel, " again for pair ", i));
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
 
 /// Stands for positions whose smallest and largest are known, in a call of check_rotation.
 struct known_range {
@@ -4795,7 +4639,17 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_ROTATION_CHECKS_HPP
+#endif  // ROPE_ROTATION_CHECKS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::fill, std::min
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::move
+#include <vector>
+
 
 /// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
 /// and a + ib, conj(x) g has two parts:
@@ -5657,101 +5511,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-
-#include <algorithm>  // std::min
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#include <type_traits>
-
-
-/// Rows of channels: widened, rounded, and sums of their products in double.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-/// Numbers that a loop over channels takes together.
-inline constexpr int channels_at_once = 16;
-
-/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
-/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
-/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
-/// copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_at_once] = {};
-  Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once) {
-    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_at_once; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_at_once / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-
-/// The sum of x[d] y[d] over [0, count), in that order.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-
-/// The sum of x[d]^2 over [0, count), in that order.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
@@ -6100,191 +5859,6 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
-/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
-/// that happens to a few heads of a token happens while they are in the nearest cache.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
-/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
-/// first aligned one as scalars, which -ffast-math may round in another way.
-template <class A>
-void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
-  using step = Eigen::Array<A, channels_at_once, 1>;
-  Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once)
-    Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
-  for (; d < count; ++d) out[d] = x[d] * r * g[d];
-}
-
-/// A checked norm. Its mean is over the squares of `group` consecutive heads, and weight[h * head_stride + d]
-/// is the weight of channel d of head h.
-template <class W>
-struct norm_rule {
-  const W* weight;
-  Index group, head_stride;
-  double epsilon, offset;
-
-  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
-  template <class A>
-  const A* gains(Index count) const {
-    struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(count);
-    for (Index d = 0; d < count; ++d)
-      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
-    return list;
-  }
-  /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
-  template <class A>
-  A inverse_rms(double squares, Index head_dim) const {
-    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
-  }
-};
-
-/// What follows the norm where heads do not turn.
-struct no_turn {
-  template <class A>
-  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
-};
-
-/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
-/// share it and programs can have it compiled once (`extern template`).
-template <class Layout, class S, class A>
-void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
-  const S* cos = table.cos(position);
-  const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
-  if constexpr (!std::is_same_v<S, A>)
-    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
-  rotate_token<Layout>(heads, row, false);
-}
-
-/// What follows the norm where heads turn: by the row of their token's position.
-template <class Layout, class S, class Source>
-struct row_turn {
-  table_view<S> table;
-  Index first_channel;
-  Source positions;
-  double m;
-
-  row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()),
-        first_channel(placed.first_channel()),
-        positions(at),
-        m(placed.table().attention_factor()) {}
-
-  template <class A>
-  void operator()(Index b, Index t, token_heads<A> heads) const {
-    const std::int64_t position = positions(b, t);
-    if (table.is_identity(position)) return;
-    heads.in += first_channel;
-    heads.out += first_channel;
-    turn_heads<Layout>(table, m, position, heads);
-  }
-};
-
-/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
-template <class T, class W, class Turn>
-class norm_pass {
-  using A = arithmetic<T>;
-
- public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
-      : x_(x), out_(out), norm_(norm), turn_(turn) {}
-
-  Index tokens() const { return x_.batch * x_.tokens; }
-  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
-
-  /// Every head of tokens [first, last) of the batch.
-  void run(Index first, Index last) const {
-    const A* const gains =
-        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      run_row(b, t, t + count, gains);
-      first += count;
-    }
-  }
-
- private:
-  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
-  /// are taken for each token, so that as many streams are read side by side.
-  void run_row(Index b, Index first, Index last, const A* gains) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
-  }
-
-  /// Heads [first, first + heads) of token t of row b.
-  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    struct wide_heads {};
-    const Index head_dim = x_.head_dim;
-    A* rows;
-    Index stride = head_dim;
-    if constexpr (std::is_same_v<T, A>) {
-      rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
-    } else {
-      rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
-    }
-    const auto channels = [&](Index h) -> const A* {
-      if constexpr (std::is_same_v<T, A>)
-        return x_.at(b, t, first + h);
-      else
-        return rows + h * stride;
-    };
-    for (Index g = 0; g < heads; g += norm_.group) {
-      double squares = 0;
-      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
-      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h) {
-        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
-        A* const row = rows + h * stride;
-        scale_channels(in, inverse, gain, head_dim, row);
-      }
-    }
-    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
-    if constexpr (!std::is_same_v<T, A>)
-      for (Index h = 0; h < heads; ++h)
-        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
-  }
-
-  head_view<const T> x_;
-  head_view<T> out_;
-  norm_rule<W> norm_;
-  Turn turn_;
-};
-
-/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
-template <class Threads, class First, class... More>
-void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
-  constexpr Index block = 32;
-  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
-                  [&](Index begin, Index last) {
-                    if constexpr (sizeof...(More) == 0) {
-                      first.run(begin, last);
-                    } else {
-                      for (; begin < last; begin += block) {
-                        const Index end = (std::min)(begin + block, last);
-                        first.run(begin, end);
-                        (more.run(begin, end), ...);
-                      }
-                    }
-                  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-
 /// The order in which a checked call of rotate passes through memory.
 
 namespace rope {
@@ -6532,15 +6106,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   const rotation<Layout, inverse, T, S> all(x, out, table, back);
   parallel_pieces(threads, all.tokens(), all.bytes(),
                   [&](Index first, Index last) { all.run(positions, first, last); });
-}
-
-/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
-template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
-void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
-                              const placed_table<S>& table, const Source& positions,
-                              const Threads& threads = {}) {
-  using turn = row_turn<Layout, S, Source>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
 /// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
@@ -6986,6 +6551,91 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#include <type_traits>
+
+
+/// Rows of channels: widened, rounded, and sums of their products in double.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+/// Numbers that a loop over channels takes together.
+inline constexpr int channels_at_once = 16;
+
+/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
+/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
+/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
+/// copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_at_once] = {};
+  Index d = 0;
+  for (; d + channels_at_once <= count; d += channels_at_once) {
+    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_at_once; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_at_once / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+
+/// The sum of x[d] y[d] over [0, count), in that order.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+
+/// The sum of x[d]^2 over [0, count), in that order.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 
@@ -7251,6 +6901,210 @@ ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
 #include <span>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
+/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
+/// first aligned one as scalars, which -ffast-math may round in another way.
+template <class A>
+void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
+  using step = Eigen::Array<A, channels_at_once, 1>;
+  Index d = 0;
+  for (; d + channels_at_once <= count; d += channels_at_once)
+    Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
+  for (; d < count; ++d) out[d] = x[d] * r * g[d];
+}
+
+/// A checked norm. Its mean is over the squares of `group` consecutive heads, and weight[h * head_stride + d]
+/// is the weight of channel d of head h.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
+
+  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// What follows the norm where heads do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
+/// share it and programs can have it compiled once (`extern template`).
+template <class Layout, class S, class A>
+void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
+  const S* cos = table.cos(position);
+  const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+  if constexpr (!std::is_same_v<S, A>)
+    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+  rotate_token<Layout>(heads, row, false);
+}
+
+/// What follows the norm where heads turn: by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+  double m;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()),
+        first_channel(placed.first_channel()),
+        positions(at),
+        m(placed.table().attention_factor()) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    turn_heads<Layout>(table, m, position, heads);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
+  }
+
+ private:
+  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
+  /// are taken for each token, so that as many streams are read side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
+
+  /// Heads [first, first + heads) of token t of row b.
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        scale_channels(in, inverse, gain, head_dim, row);
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
+void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+                              const placed_table<S>& table, const Source& positions,
+                              const Threads& threads = {}) {
+  using turn = row_turn<Layout, S, Source>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 
 /// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
 /// follows it. Its backward pass is head_norm_gradient.hpp.

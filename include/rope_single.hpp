@@ -3359,247 +3359,16 @@ class block_keys {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_VIEW_HPP
-#define ROPE_ROTATION_VIEW_HPP
+#ifndef ROPE_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_CHECKS_HPP
 
-#include <algorithm>  // std::max
-#include <concepts>
-#include <limits>
-#include <type_traits>
-
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
-///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-///            elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  /// The channel type.
-  using value_type = std::remove_const_t<T>;
-
-  T* data;             // element (0, 0, 0, 0)
-  Index batch;         // sequences
-  Index tokens;        // of a sequence
-  Index heads;         // of a token
-  Index head_dim;      // channels of a head
-  Index batch_stride;  // elements from a sequence to the next
-  Index token_stride;  // elements from a token to the next
-  Index head_stride;   // elements from a head to the next
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.advance(first);
-    window.head_dim = count;
-    return window;
-  }
-  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
-  head_view batch_range(Index first, Index count) const {
-    check_window("batch_range", first, count, batch);
-    head_view window = *this;
-    window.advance(first * batch_stride);
-    window.batch = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.advance(first * head_stride);
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.advance(first * token_stride);
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  /// Moves data on, unless it is null as it may be in a view without elements.
-  void advance(Index elements) {
-    if (data != nullptr) data += elements;
-  }
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
-/// most once.
-template <class X, class T>
-inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
-                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-
-/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
-/// counted as 1: strides are products of some of the extents.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  return product_fits(
-      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
-      (std::numeric_limits<Index>::max)() / bytes);
-}
-
-/// Refuses extents that are negative, or whose elements exceed the address space.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
-///          counted as 1, exceed the address space
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end; batch is 1.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, tokens, heads, head_dim] of an Eigen::Tensor or TensorMap of rank 4. The letters name the axes
-/// from slowest to fastest in memory, so a row-major tensor (B, S, H, D) and a column-major tensor (D, H, S,
-/// B) are both `bshd`.
-///
-/// Throws:  std::length_error as bshd of a pointer
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-/// [batch, heads, tokens, head_dim] of such a tensor of rank 4.  Throws: as above
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-/// [tokens, batch, heads, head_dim] of such a tensor of rank 4.  Throws: as above
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-/// [tokens, heads, head_dim] of such a tensor of rank 3.  Throws: as above
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_VIEW_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_VIEW_CHECKS_HPP
-#define ROPE_ROTATION_VIEW_CHECKS_HPP
-
-#include <cstdint>     // std::uintptr_t
+#include <algorithm>  // std::fill_n
+#include <cstdint>
 #include <functional>  // std::less
-#include <utility>     // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
+#include <limits>
+#include <string>
 #include <type_traits>
+#include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_PARALLEL_HPP
@@ -3861,6 +3630,235 @@ std::uint64_t layout_fingerprint(Index pairs) {
 
 #endif  // ROPE_ROTATION_LAYOUT_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_VIEW_HPP
+#define ROPE_ROTATION_VIEW_HPP
+
+#include <algorithm>  // std::max
+#include <concepts>
+#include <limits>
+#include <type_traits>
+
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+///            elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  /// The channel type.
+  using value_type = std::remove_const_t<T>;
+
+  T* data;             // element (0, 0, 0, 0)
+  Index batch;         // sequences
+  Index tokens;        // of a sequence
+  Index heads;         // of a token
+  Index head_dim;      // channels of a head
+  Index batch_stride;  // elements from a sequence to the next
+  Index token_stride;  // elements from a token to the next
+  Index head_stride;   // elements from a head to the next
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.advance(first);
+    window.head_dim = count;
+    return window;
+  }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    check_window("batch_range", first, count, batch);
+    head_view window = *this;
+    window.advance(first * batch_stride);
+    window.batch = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.advance(first * head_stride);
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.advance(first * token_stride);
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  /// Moves data on, unless it is null as it may be in a view without elements.
+  void advance(Index elements) {
+    if (data != nullptr) data += elements;
+  }
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
+/// most once.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+
+/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
+/// counted as 1: strides are products of some of the extents.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
+}
+
+/// Refuses extents that are negative, or whose elements exceed the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
+}
+
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
+///          counted as 1, exceed the address space
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end; batch is 1.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, tokens, heads, head_dim] of an Eigen::Tensor or TensorMap of rank 4. The letters name the axes
+/// from slowest to fastest in memory, so a row-major tensor (B, S, H, D) and a column-major tensor (D, H, S,
+/// B) are both `bshd`.
+///
+/// Throws:  std::length_error as bshd of a pointer
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+/// [batch, heads, tokens, head_dim] of such a tensor of rank 4.  Throws: as above
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+/// [tokens, batch, heads, head_dim] of such a tensor of rank 4.  Throws: as above
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+/// [tokens, heads, head_dim] of such a tensor of rank 3.  Throws: as above
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_VIEW_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
 
@@ -3936,15 +3934,1579 @@ concept rotation_table = requires(const Table& table) {
 }  // namespace rope
 
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_TABLE_HPP
+#define ROPE_TABLES_TABLE_HPP
 
-/// What can be wrong with the types of a call, each in one sentence that is the same for every function.
-///
-/// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
-/// too; other arguments are types.
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::move
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+
+#include <new>
+#include <type_traits>  // std::remove_const_t
+#include <utility>      // std::move
+
+
+/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
+/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+
+}  // namespace detail
+
+/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
+/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
+/// Eigen::Array.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+
+ public:
+  /// The numbers as an Eigen array, to read.
+  using const_map = detail::const_array_map<Scalar, Columns>;
+
+  /// No numbers.
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// The same for a vector.
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+
+  /// The memory of the numbers becomes that of the array.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+
+  /// A copy of the shape and the numbers.
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+
+  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+
+  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// The same for a vector.
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+
+  /// The numbers, to read; valid until the next resize(), assignment or move.
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+
+namespace detail {
+
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double>, as what a template with the parameter T returns.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <type_traits>
+#include <utility>
+
+
+/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// Text has one axis, the token's position; an image has two, a video three.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// base^(-numerator / denominator) for small non-negative integers.
+///
+/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
+/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
+/// long double is double.
+inline long double inverse_power(long double base, Index numerator, Index denominator) {
+  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
+  const long double x = n / d;
+  const long double residual = std::fma(-x, d, n) / d;
+  const long double power = std::pow(base, -x);
+  return power - power * (residual * std::log(base));
+}
+
+}  // namespace detail
+
+/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
+/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
+/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+///
+///     struct half_speed {  // a rule of your own
+///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
+///     };
+///     const frequencies f(128, 10000.0, half_speed{});
+struct schedule {
+  Index rotary_dim;                    // channels that rotate, even and positive
+  long double base;                    // above 1; as changed by the rules so far
+  number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;         // m, the magnitude of the rotation
+
+  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  void restart(long double new_base) {
+    base = new_base;
+    inv_freq.resize(rotary_dim / 2);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+  }
+
+  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
+  void multiply_base(long double factor) {
+    base *= factor;
+    for (Index i = 0; i < inv_freq.size(); ++i)
+      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
+  }
+};
+
+/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
+/// if its fields or the schedule do not fit.
+template <class X>
+concept frequency_scaling = requires(const X& scaling, schedule& axis) {
+  scaling.apply(axis);
+};
+
+/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+///
+/// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
+///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
+///     const frequency_table table(f, 8192);
+///
+/// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
+///            attention_factor is finite and positive. Immutable; empty once it was moved from.
+class frequencies {
+ public:
+  /// Doubles [pairs, axes] of the frequencies.
+  using inv_freq_map = number_array<double>::const_map_type;
+
+  /// The original schedule, on one axis.
+  ///
+  ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
+  ///
+  /// \param rotary_dim  number of channels that rotate, even and positive
+  /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
+  ///
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
+  ///            than 1; std::length_error if the pairs exceed the address space
+  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
+  /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
+  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+
+  /// The original schedule changed by one scaling, or by several in the order given.
+  ///
+  ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
+  ///
+  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
+  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
+  template <frequency_scaling First, frequency_scaling... Rest>
+  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+
+  /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
+  ///
+  ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
+  ///
+  /// \param rotary_dim  even and positive
+  /// \param max_freq    finite and at least 2
+  ///
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and max_freq finite and at
+  ///            least 2; std::length_error if the pairs exceed the address space
+  /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
+  /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
+  static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
+    if (!detail::is_finite(max_freq) || max_freq < 2)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+    const Index pairs = checked_pairs(rotary_dim);
+    const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
+    number_array<double> inv_freq(pairs, 1);
+    for (Index i = 0; i < pairs; ++i) {
+      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
+      const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
+      inv_freq(i, 0) = std::numbers::pi * half_turns;
+    }
+    return frequencies(std::move(inv_freq), 1.0);
+  }
+
+  /// Every pair turns by one radian per unit of position, on one axis.
+  ///
+  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
+  ///          space
+  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
+  static frequencies constant(Index pairs = 1) {
+    if (pairs <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    require_addressable(pairs);
+    return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
+  }
+
+  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  ///
+  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
+  ///                          position; zero and negative values are allowed
+  /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
+  ///
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
+  ///          magnitude, or attention_factor is not finite and positive
+  template <class Derived>
+  static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
+    using scalar = typename Derived::Scalar;
+    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                  "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
+    if constexpr (Derived::RowsAtCompileTime == 1)
+      return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
+                         attention_factor);
+    else
+      return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
+  }
+
+  /// The same, and the memory of the array becomes that of the frequencies.
+  static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
+    return frequencies(std::move(inv_freq), attention_factor);
+  }
+
+  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
+  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  Map inv_freq() const {
+    return Map(inv_freq_.data(), pairs(), axes());
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
+  /// Number of channel pairs that rotate.
+  Index pairs() const { return inv_freq_.rows(); }
+  /// Number of channels that rotate: 2 * pairs.
+  Index rotary_dim() const { return 2 * pairs(); }
+  /// Number of coordinates of a position.
+  Index axes() const { return inv_freq_.cols(); }
+  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
+  /// m^2. It is never part of the softmax scale.
+  double attention_factor() const { return attention_factor_; }
+
+ private:
+  frequencies(number_array<double> inv_freq, double attention_factor)
+      : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
+    if (pairs() == 0 || axes() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                                 ", ", axes(), "]"));
+    for (Index a = 0; a < axes(); ++a)
+      for (Index i = 0; i < pairs(); ++i)
+        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
+                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
+    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: attention_factor must be finite and positive, got ",
+                                 attention_factor));
+  }
+
+  explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
+
+  static number_array<double> rounded(const schedule& axis) {
+    number_array<double> inv_freq(axis.inv_freq.size(), 1);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
+    return inv_freq;
+  }
+
+  static schedule original(Index rotary_dim, double base) {
+    checked_pairs(rotary_dim);
+    if (!detail::is_finite(base) || base <= 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+    schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    axis.restart(detail::widened(base));
+    return axis;
+  }
+
+  template <class... Scalings>
+  static schedule scaled(schedule axis, const Scalings&... scalings) {
+    (scalings.apply(axis), ...);
+    return axis;
+  }
+
+  static Index checked_pairs(Index rotary_dim) {
+    if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+    require_addressable(rotary_dim / 2);
+    return rotary_dim / 2;
+  }
+
+  static void require_addressable(Index pairs) {
+    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
+      ROPE_THROW(std::length_error,
+                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
+  }
+
+  number_array<double> inv_freq_;
+  double attention_factor_ = 1.0;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
+#define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_WIDE_INTEGER_HPP
+#define ROPE_BASE_WIDE_INTEGER_HPP
+
+#include <cstdint>
+
+
+/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// hi * 2^64 + lo; every operation is modulo 2^128.
+struct uint128 {
+  std::uint64_t hi = 0;
+  std::uint64_t lo = 0;
+
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  friend constexpr uint128 operator+(uint128 a, uint128 b) {
+    const std::uint64_t sum = a.lo + b.lo;
+    return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
+  }
+  friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+};
+
+/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
+struct uint192 {
+  std::uint64_t hi = 0;
+  std::uint64_t mid = 0;
+  std::uint64_t lo = 0;
+
+  friend constexpr bool operator==(const uint192&, const uint192&) = default;
+  friend constexpr uint192 operator+(uint192 a, uint192 b) {
+    const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
+    const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
+    // The two carries out of the middle exclude each other.
+    return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
+  }
+  friend constexpr uint192 operator-(uint192 a) {
+    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
+  }
+};
+
+/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
+constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
+  constexpr std::uint64_t low = 0xffffffffu;
+  const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
+  const std::uint64_t ll = aa * ba, lh = aa * bb, hl = ab * ba, hh = ab * bb;
+  const std::uint64_t middle = (ll >> 32) + (lh & low) + (hl & low);
+  return {hh + (lh >> 32) + (hl >> 32) + (middle >> 32), (middle << 32) | (ll & low)};
+}
+
+/// a * b, all 128 bits.
+constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+  __extension__ using native = unsigned __int128;
+  const native product = static_cast<native>(a) * b;
+  return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product)};
+#else
+  return multiply_halves(a, b);
+#endif
+}
+
+/// a * b modulo 2^192.
+constexpr uint192 multiply(uint192 a, std::uint64_t b) {
+  const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
+  const uint128 upper = middle + uint128{a.hi * b, low.hi};
+  return {upper.hi, upper.lo, low.lo};
+}
+
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
+/// carry into bits that no caller keeps).
+constexpr uint128 multiply_upper(uint128 a, uint128 b) {
+  const uint128 top = multiply(a.hi, b.hi);
+  return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_WIDE_INTEGER_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_PHASE_HPP
+#define ROPE_TABLES_PHASE_HPP
+
+#include <bit>  // std::countl_zero
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <type_traits>
+
+
+/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
+/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
+/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag, and one rounding to double happens after the reduction.
+///
+/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
+/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+///
+///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
+///
+/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
+/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+///
+///     b    d >      what a phase may be off by    and is
+///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
+///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
+///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
+///
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
+/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
+/// small as inv_freq * position: below 2^-128 rad the angle is multiplied instead of counted
+/// (detail/small_angles.hpp).
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
+///
+///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
+struct phase {
+  detail::uint192 turn;  // in units of 2^-192 turn
+
+  friend constexpr bool operator==(const phase&, const phase&) = default;
+  /// The sum, exact modulo one turn.
+  friend constexpr phase operator+(phase a, phase b) { return {a.turn + b.turn}; }
+  /// The opposite angle, exact.
+  friend constexpr phase operator-(phase a) { return {-a.turn}; }
+  /// The phase after `position` equal steps; exact modulo one turn.
+  friend constexpr phase operator*(phase step, std::int64_t position) {
+    const bool negative = position < 0;
+    const std::uint64_t count =
+        negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
+    const detail::uint192 turned = detail::multiply(step.turn, count);
+    return {negative ? -turned : turned};
+  }
+};
+
+namespace detail {
+
+/// |x| = significand * 2^exponent of a finite double, exactly.
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+
+inline binary binary_of(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+
+/// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
+/// small.
+class binary_turns {
+ public:
+  binary_turns(double inv_freq, double coordinate) {
+    // 1 / (2 pi) in 384 bits, the least significant word first.
+    constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
+                                                 0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
+                                                 0x7f09d5f47d4d3770u, 0x28be60db9391054au};
+    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
+    const binary f = binary_of(inv_freq), c = binary_of(coordinate);
+    const uint128 significand = multiply(f.significand, c.significand);
+    unit_ = f.exponent + c.exponent - 384;
+    const std::uint64_t factors[2] = {significand.lo, significand.hi};
+    for (int i = 0; i < 2; ++i) {
+      std::uint64_t carry = 0;
+      for (int j = 0; j < 6; ++j) {
+        const uint128 sum =
+            multiply(factors[i], inverse_two_pi[j]) + uint128{0, words_[i + j]} + uint128{0, carry};
+        words_[i + j] = sum.lo;
+        carry = sum.hi;
+      }
+      words_[i + 6] = carry;
+    }
+  }
+
+  /// The 64 bits from 2^weight turn upwards.  Requires: weight >= -256
+  std::uint64_t word_from(int weight) const {
+    const int shift = weight - unit_, word = shift / 64, bit = shift % 64;
+    if (word >= 8) return 0;
+    return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
+  }
+
+ private:
+  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
+  int unit_;                     // the lowest bit is 2^unit turns: at most -361
+};
+
+}  // namespace detail
+
+/// The phase of the angle `inv_freq * coordinate` radians: the exact product over 2 pi, modulo 1.
+///
+///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
+///
+/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
+/// position p.
+///
+/// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
+/// Accuracy:  (1/2 + 2^-64) 2^-192 turn
+inline phase phase_of(double inv_freq, double coordinate = 1.0) {
+  if (detail::equal(inv_freq, 0) || detail::equal(coordinate, 0)) return {};
+  const detail::binary_turns turns(inv_freq, coordinate);
+  const phase cut = {{turns.word_from(-64), turns.word_from(-128), turns.word_from(-192)}};
+  const phase rounded = cut + phase{{0, 0, turns.word_from(-256) >> 63}};
+  return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
+}
+
+namespace detail {
+
+/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
+constexpr bool beyond_steps(std::int64_t position) {
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  return position > reach || position < -reach;
+}
+
+/// Whether a step has too few bits above 2^-192 turn to be counted: fewer than 61.
+inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
+
+}  // namespace detail
+
+/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
+/// in steps, up to 2^31 in magnitude, and as an exact product beyond it and for an inv_freq below 2^-128.
+///
+/// Requires:  step == phase_of(inv_freq)
+/// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
+inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
+  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
+  const bool negative = position < 0;
+  const std::uint64_t distance =
+      negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
+  // Both parts are doubles, and together they are the distance.
+  const std::uint64_t low = distance & 0xffffffffu;
+  const phase turned =
+      phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
+  return negative ? -turned : turned;
+}
+
+/// cos and sin of one angle.
+///
+///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
+struct cos_sin {
+  double cos;  // of the angle
+  double sin;  // of the angle
+};
+
+namespace detail {
+
+/// sum_k (-1)^k z^k / (2 k + offset)!  for k = first .. last: the tails of the Taylor series of sin (offset
+/// 1) and cos (offset 0) in z = x^2. For |x| <= pi / 4 a term is at most 0.05 of the one before.
+template <int offset, int first, int last>
+constexpr double taylor(double z) {
+  constexpr double factorial = [] {
+    double product = 1;
+    for (int n = 2; n <= 2 * first + offset; ++n) product *= n;
+    return product;
+  }();
+  constexpr double coefficient = (first % 2 == 0 ? 1 : -1) / factorial;
+  if constexpr (first == last)
+    return coefficient;
+  else
+    return coefficient + z * taylor<offset, first + 1, last>(z);
+}
+
+/// The value itself, through memory: -ffast-math cannot regroup a sum across it, which would round large
+/// terms first.
+inline double grouped(double value) {
+  volatile double stored = value;
+  return stored;
+}
+
+/// An angle in [0, pi / 4] as head + tail [rad]. The head has at most 26 bits, so that its square is exact in
+/// double without any error compensation, which -ffast-math would remove; the tail has the 53 bits after
+/// them.
+struct small_angle {
+  double head;
+  double tail;
+};
+
+/// 2^exponent, a normal number.
+constexpr double scale_of_bits(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-64
+/// turn, from its upper 128 bits.
+EIGEN_ALWAYS_INLINE double angle_for_float(uint128 turn) {
+  constexpr double radians = 2 * std::numbers::pi * 0x1p-64;
+  return (static_cast<double>(static_cast<std::int64_t>(turn.hi)) +
+          static_cast<double>(static_cast<std::int64_t>(turn.lo >> 1)) * 0x1p-63) *
+         radians;
+}
+
+/// Enough for a double result: turn * 2 pi in integers, cut into head and tail.
+inline small_angle angle_for_double(uint192 turn) {
+  constexpr uint128 two_pi = {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u};  // 2 pi * 2^125
+  int shift = 0;
+  for (; turn.hi == 0; shift += 64) {
+    if (turn.mid == 0 && turn.lo == 0) return {0, 0};
+    turn = {turn.mid, turn.lo, 0};
+  }
+  const int zeros = std::countl_zero(turn.hi);
+  if (zeros > 0)
+    turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
+            0};
+  const uint128 angle = multiply_upper({turn.hi, turn.mid}, two_pi);  // in 2^-(125 + shift + zeros) rad
+  const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
+  const int unit = -125 - shift - zeros;
+  return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),
+          static_cast<double>(static_cast<std::int64_t>(below >> 1)) * scale_of_bits(unit + 39)};
+}
+
+/// The number of the nearest quarter turn, modulo 2^64.
+constexpr std::uint64_t nearest_quadrant(std::uint64_t turn_hi) {
+  constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
+  return (turn_hi + eighth) >> 62;
+}
+
+/// cos and sin of an angle from those of its distance to the nearest quarter turn.
+EIGEN_ALWAYS_INLINE cos_sin in_quadrant(std::uint64_t quadrant, bool negative, cos_sin distance) {
+  const double c = distance.cos, s = negative ? -distance.sin : distance.sin;
+  const bool swapped = (quadrant & 1) != 0;
+  const double cos = swapped ? s : c, sin = swapped ? c : s;
+  return {((quadrant + 1) & 2) != 0 ? -cos : cos, (quadrant & 2) != 0 ? -sin : sin};
+}
+
+/// cos and sin of an angle x [rad] in [0, pi / 4], to 2^-21 ulp of float. Inline, as what is done before and
+/// after: where GCC called it for every pair, rows took 4.7 times as long (Zen 5, AVX-512).
+EIGEN_ALWAYS_INLINE cos_sin float_cos_sin(double x) {
+  const double z = x * x;
+  return {1 + z * taylor<0, 1, 7>(z), x + x * z * taylor<1, 1, 6>(z)};
+}
+
+/// cos and sin of an angle in [0, pi / 4], to be rounded to double by the last addition.
+inline cos_sin double_cos_sin(small_angle x) {
+  // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
+  // t^3.
+  const auto [h, t] = x;
+  const double z = h * h, cos_rest = z * z * taylor<0, 2, 9>(z), sin_rest = h * z * taylor<1, 1, 8>(z);
+  const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
+  return {1 - grouped(0.5 * z - grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h))),
+          h + grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h))};
+}
+
+}  // namespace detail
+
+/// cos and sin of a phase, to be rounded to S by storing them.
+///
+/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the
+/// Taylor series of sin x and cos x need no more than ten terms.
+///
+/// Accuracy:  S = float: 2^-21 ulp of float before the final rounding; S = double: 1.05 ulp with that
+///            rounding, also under -ffast-math (tests/oracle/table.test.cpp)
+template <class S>
+inline cos_sin cos_sin_of(phase p) {
+  const std::uint64_t quadrant = detail::nearest_quadrant(p.turn.hi);
+  const detail::uint192 rest = {p.turn.hi - (quadrant << 62), p.turn.mid, p.turn.lo};
+  const bool negative = static_cast<std::int64_t>(rest.hi) < 0;
+  const detail::uint192 magnitude = negative ? -rest : rest;
+  cos_sin value;
+  if (!std::is_same_v<S, float>) {
+    value = detail::double_cos_sin(detail::angle_for_double(magnitude));
+  } else if (magnitude.hi != 0) {
+    value = detail::float_cos_sin(detail::angle_for_float({magnitude.hi, magnitude.mid}));
+  } else {
+    const auto [head, tail] = detail::angle_for_double(magnitude);
+    value = detail::float_cos_sin(head + tail);
+  }
+  return detail::in_quadrant(quadrant, negative, value);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_PHASE_HPP
+
+/// The phases of all pairs of a row of a table: of consecutive positions, and of rows of coordinates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One phase per pair. The upper 128 bits, which are all that most float entries need, lie side by side, so
+/// that compilers evaluate several pairs at once.
+class phase_row {
+ public:
+  explicit phase_row(std::size_t pairs)
+      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
+
+  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
+  const uint128* upper() const { return upper_.data(); }
+
+  phase operator[](std::size_t i) const {
+    const uint128 upper = upper_.data()[i];
+    return {{upper.hi, upper.lo, lower_.data()[i]}};
+  }
+  void set(std::size_t i, phase p) {
+    upper_.data()[i] = {p.turn.hi, p.turn.mid};
+    lower_.data()[i] = p.turn.lo;
+  }
+  void clear() {
+    for (uint128& upper : upper_) upper = {};
+    for (std::uint64_t& lower : lower_) lower = 0;
+  }
+
+  void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
+  /// Adds a phase to every pair's.  Requires: as many pairs
+  void add(const phase_row& step) {
+    const std::size_t pairs = size();
+    uint128* upper = upper_.data();
+    std::uint64_t* lower = lower_.data();
+    const uint128* step_upper = step.upper_.data();
+    const std::uint64_t* step_lower = step.lower_.data();
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const std::uint64_t low = lower[i] + step_lower[i], carry = low < step_lower[i] ? 1u : 0u;
+      const std::uint64_t mid = upper[i].lo + step_upper[i].lo, sum = mid + carry;
+      upper[i].hi += step_upper[i].hi + (mid < step_upper[i].lo ? 1u : 0u) + (sum < carry ? 1u : 0u);
+      upper[i].lo = sum;
+      lower[i] = low;
+    }
+  }
+
+ private:
+  number_array<uint128> upper_;
+  number_array<std::uint64_t> lower_;
+};
+
+/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
+/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
+class range_phases {
+ public:
+  /// \param of  on one axis; outlives this object
+  range_phases(const frequencies& of, std::int64_t first)
+      : position_(first),
+        frequencies_(of),
+        step_(static_cast<std::size_t>(of.pairs())),
+        now_(static_cast<std::size_t>(of.pairs())),
+        slow_(of.pairs()) {
+    for (std::size_t i = 0; i < step_.size(); ++i) {
+      const double speed = of.inv_freq(static_cast<Index>(i), 0);
+      step_.set(i, phase_of(speed));
+      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
+    }
+  }
+
+  /// The phases of the next position, valid until the next call.
+  const phase_row& next() {
+    const std::int64_t position = position_++;
+    const auto find = [this, position](std::size_t i) {
+      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
+    };
+    if (in_steps_ && !beyond_steps(position)) {
+      now_.add(step_);
+      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
+    } else {
+      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
+      in_steps_ = !beyond_steps(position);
+    }
+    return now_;
+  }
+
+ private:
+  std::int64_t position_;
+  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
+  const frequencies& frequencies_;
+  phase_row step_, now_;
+  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
+  Index slow_count_ = 0;
+};
+
+/// A coordinate that is no integer, as significand * 2^-places.
+struct fractional {
+  std::uint64_t significand;
+  int word, bit;  // places = 64 word + bit
+
+  explicit fractional(double coordinate) {
+    const binary c = binary_of(coordinate);  // exponent < 0, as every double from 2^53 on is an integer
+    significand = c.significand;
+    word = -c.exponent / 64;
+    bit = -c.exponent % 64;
+  }
+};
+
+/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns as an integer in units of 2^-256 turn,
+/// whose bits are enough for every coordinate that is a double.
+class turning_rate {
+ public:
+  explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
+    const binary_turns turns(inv_freq, 1.0);
+    for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
+  }
+
+  /// The phase at a coordinate, given by its sign and its magnitude.
+  ///
+  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn for magnitudes up to 2^53
+  phase at(bool negative, const fractional& magnitude) const {
+    if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
+    const std::uint64_t* turns = turns_ + magnitude.word;
+    const int bit = magnitude.bit;
+    const auto shifted = [turns, bit](int w) {
+      return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
+    };
+    const std::uint64_t s = magnitude.significand;
+    // shifted(w): word w of turns * 2^-places, word 0 beginning at 2^-256 turn. Whole turns of the product
+    // drop out.
+    const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
+    const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
+    const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
+    const phase turned = {{c.hi + s * shifted(3) + middle.hi, middle.lo, low.lo}};
+    return negative_ != negative ? -turned : turned;
+  }
+
+ private:
+  std::uint64_t turns_[9] =
+      {};  // words from 2^-256, 2^-192, 2^-128, 2^-64 turn and whole turns on, then zeros
+  bool negative_;
+};
+
+/// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
+class coordinate_phases {
+ public:
+  explicit coordinate_phases(const frequencies& of)
+      : pairs_(static_cast<std::size_t>(of.pairs())),
+        axes_(of.axes(), 1, axis{}),
+        turning_(of.pairs(), of.axes()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = of.inv_freq(i, a);
+        if (equal(speed, 0)) continue;
+        axis& along = axes_(a);
+        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
+                                      turning_rate(speed)};
+        along.slow = along.slow || slower_than_steps(speed);
+      }
+  }
+
+  /// The phases at one row of coordinates [axes], valid until the next call.
+  template <class Row>
+  const phase_row& at(const Row& coordinates) {
+    pairs_.clear();
+    for (Index a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(a);
+      const axis along = axes_(a);
+      if (!equal(coordinate, std::trunc(coordinate))) {
+        const fractional magnitude(coordinate);
+        const bool negative = coordinate < 0;
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
+        continue;
+      }
+      const auto position = static_cast<std::int64_t>(coordinate);
+      if (position == 0) continue;
+      if (beyond_steps(position) || along.slow) {
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
+      } else {
+        for (Index k = 0; k < along.count; ++k)
+          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
+      }
+    }
+    return pairs_;
+  }
+
+ private:
+  struct axis {
+    Index count = 0;    // of the pairs that turn along it
+    bool slow = false;  // whether one is slower than steps
+  };
+  struct turning_pair {
+    std::size_t pair;
+    double inv_freq;
+    phase step;
+    turning_rate rate;
+  };
+  phase_row pairs_;
+  number_array<axis> axes_;
+  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// What can be wrong with the numbers that a table is made from.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether the value, of any integer type, is at most `most`, which is not negative.
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
+  else
+    return static_cast<std::int64_t>(value) <= most;
+}
+
+/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
+///
+/// Throws:  std::length_error
+template <std::integral Position>
+std::int64_t checked_position(const char* function, Position position) {
+  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
+  return static_cast<std::int64_t>(position);
+}
+
+/// A count of positions that is not negative.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <std::integral Count>
+std::int64_t checked_count(const char* function, Count count) {
+  if (count < Count{0})
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  return checked_position(function, count);
+}
+
+/// The number of positions in [first, last).
+///
+/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
+template <std::integral First, std::integral Last>
+Index checked_rows(const char* function, First first, Last last) {
+  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
+  if (to < from)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
+  if (!difference_is_position(to, from) || !is_index(to - from))
+    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
+  return to_index(to - from);
+}
+
+/// The number of rows, if there is a pair and the address space holds the entries.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class S>
+Index checked_entries(Index rows, Index pairs) {
+  if (pairs == 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(
+            "frequency_table: frequencies must have a pair, got 0: they were moved from, so give those that "
+            "they were moved to"));
+  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
+    ROPE_THROW(std::length_error,
+               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+  return rows;
+}
+
+/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
+/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
+///
+/// Throws:  std::invalid_argument
+template <class S>
+double checked_magnitude(double attention_factor) {
+  using limits = std::numeric_limits<S>;
+  if (attention_factor < static_cast<double>((limits::min)()) ||
+      attention_factor > static_cast<double>((limits::max)()))
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                       "], the normal numbers of the type of its entries, got ", attention_factor));
+  return attention_factor;
+}
+
+/// inv_freq [pairs, axes] into a hash.
+inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
+  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
+}
+
+/// Coordinates as doubles, [rows, axes], if they are finite and at most 2^53 in magnitude, up to which
+/// integers are exact.
+///
+/// Throws:  std::invalid_argument
+template <class Derived>
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+  using coordinate = typename Derived::Scalar;
+  constexpr bool whole = std::is_integral_v<coordinate>;
+  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
+                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
+  if (coordinates.cols() != axes)
+    ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
+                                              "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
+  const number_array<coordinate> given = coordinates;
+  const auto fits = [](coordinate value) {
+    constexpr std::int64_t most = std::int64_t{1} << 53;
+    if constexpr (whole)
+      return at_most(value, most) &&
+             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
+    else
+      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
+  };
+  for (Index r = 0; r < given.rows(); ++r)
+    for (Index a = 0; a < given.cols(); ++a)
+      if (!fits(given(r, a))) {
+        using shown = std::conditional_t<whole, coordinate, double>;
+        ROPE_THROW(std::invalid_argument,
+                   message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
+                           static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
+      }
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+
+/// Rows of a table: how a loop reads them, and how phases or angles become one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Makes tables of entries that are given: detail/given_entries.hpp.
+struct given_entries;
+
+/// The entries of a table, and what a rotation has to know of them.
+template <class S>
+struct table_view {
+  const S* entries;  // row r: cos [pairs], then sin [pairs]
+  Index pairs;
+  std::int64_t first;              // position of row 0
+  bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
+  bool unit;                       // attention_factor is 1, or at_origin already accounts for it
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
+
+  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
+  const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
+
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  bool is_identity(std::int64_t position) const {
+    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
+  }
+};
+
+/// Writes m cos and m sin of a phase, rounded to S.
+template <class S>
+void write_turned(phase p, double m, S& cos, S& sin) {
+  const cos_sin value = cos_sin_of<S>(p);
+  cos = static_cast<S>(m * value.cos);
+  sin = static_cast<S>(m * value.sin);
+}
+
+/// Writes m cos and m sin of every phase of a row, rounded to S.
+template <class S>
+void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
+  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
+}
+
+/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
+/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
+inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
+  const std::size_t pairs = phases.size();
+  const uint128* upper = phases.upper();
+  std::uint64_t close = 0;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
+                        sign = 0 - (hi >> 63);
+    // The upper bits of -x are those of ~x, unless all bits below are 0.
+    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
+    close |= magnitude.hi == 0 ? 1u : 0u;
+    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
+    cos[i] = static_cast<float>(m * value.cos);
+    sin[i] = static_cast<float>(m * value.sin);
+  }
+  if (close == 0) return;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
+    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
+  }
+}
+
+// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
+// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
+
+/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
+/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
+inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
+
+/// Writes m cos and m sin of a small angle.
+template <class S>
+void write_small(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle);
+}
+
+/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
+/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
+/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
+inline constexpr double small_unit = 0x1p-120;
+
+/// inv_freq * coordinate in units of small_unit.
+inline double product_in_small_units(double inv_freq, double coordinate) {
+  return inv_freq / small_unit * coordinate;
+}
+/// is_small of an angle in units of small_unit.
+inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
+
+/// write_small of an angle in units of small_unit.
+template <class S>
+void write_small_of_units(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle * small_unit);
+}
+
+/// Writes m cos and m sin of inv_freq * coordinate.
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  const double product = product_in_small_units(inv_freq, coordinate);
+  if (is_small_in_units(product))
+    write_small_of_units(product, m, cos, sin);
+  else
+    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
+}
+
+/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
+class small_angles {
+ public:
+  /// \param of  outlives this object
+  explicit small_angles(const frequencies& of)
+      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
+    for (Index a = 0; a < of.axes(); ++a)
+      for (Index i = 0; i < of.pairs(); ++i) {
+        const double speed = (std::abs)(of.inv_freq(i, a));
+        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
+      }
+  }
+
+  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
+  template <class Row, class S>
+  void write(const Row& coordinates, double m, S* cos, S* sin) const {
+    if (!occur(coordinates)) return;
+    for (Index i = 0; i < frequencies_.pairs(); ++i) {
+      double angle = 0, largest = 0;
+      for (Index a = 0; a < frequencies_.axes(); ++a) {
+        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
+        angle += product;
+        largest = (std::max)(largest, (std::abs)(product));
+      }
+      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
+    }
+  }
+
+ private:
+  /// Whether a product that is not 0 is small.
+  template <class Row>
+  bool occur(const Row& coordinates) const {
+    for (Index a = 0; a < frequencies_.axes(); ++a) {
+      const double coordinate = coordinates(a);
+      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
+    }
+    return false;
+  }
+
+  const frequencies& frequencies_;
+  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
+
+/// cos and sin of every pair's angle, for the positions a model will use.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What the entries of a table come from.
+enum class table_source {
+  positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
+  float_angles,  ///< a range of positions, by angles in float
+  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
+};
+
+/// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
+///
+///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
+///
+/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
+/// other.
+///
+///     const frequency_table table(frequencies(128, 500000.0), 8192);
+///     rotate<half_split>(q, k, table, start);
+///
+/// \tparam S  float or double: the type of an entry
+///
+/// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
+/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
+///            it is: a float entry is correctly rounded, but for values within 0.001 ulp of a tie: 0.501 ulp.
+///            A double entry is within 1.05 ulp; one in some twenty is not the nearest double but its
+///            neighbour. At every position up to 2^31 in magnitude, also under -ffast-math
+///            (tests/oracle/table.test.cpp, tests/oracle/nearest_axes.test.cpp). An attention_factor other
+///            than 1 adds one rounding. Where the coordinates of several axes cancel, the angle has an error
+///            of 2^-159 rad per axis beside.
+/// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
+template <class S = float>
+class frequency_table {
+  static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
+                "frequency_table: a table type is float or double");
+
+ public:
+  /// The type of an entry.
+  using scalar = S;
+  /// cos or sin of one position, [pairs].
+  using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+  /// Doubles [pairs, axes] or [rows, axes].
+  using double_map = number_array<double>::const_map_type;
+
+  /// Positions 0 .. count - 1.
+  ///
+  /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
+  ///          attention_factor is not in the normal range of S, [2^-126, 2^128) for float;
+  ///          std::length_error if the rows do not fit in memory
+  template <std::integral Count>
+  frequency_table(const frequencies& of, Count count)
+      : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
+
+  /// Positions first .. last - 1, which may be negative.
+  ///
+  /// Throws:  as above; std::invalid_argument if last < first
+  template <std::integral First, std::integral Last>
+  frequency_table(const frequencies& of, First first, Last last)
+      : frequency_table(of, static_cast<std::int64_t>(first),
+                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
+
+  /// One row per token, at the coordinates of that token; the position of row r is r.
+  ///
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
+  ///
+  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
+  ///            not finite or above 2^53 in magnitude; std::length_error as above
+  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  ///            (tests/oracle/coordinates.test.cpp)
+  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
+  template <class Derived>
+  frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
+      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+
+  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
+  /// step is in float.
+  ///
+  ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
+  ///
+  /// Throws:    as for an exact table
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
+  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
+  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
+  template <std::integral First, std::integral Last>
+  static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
+    detail::checked_magnitude<float>(of.attention_factor());
+    frequency_table table(of, static_cast<std::int64_t>(first),
+                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
+    table.require_one_axis();
+    table.fingerprint_ = detail::mix(table.fingerprint_, 1);
+    table.source_ = table_source::float_angles;
+    for (Index r = 0; r < table.rows(); ++r) {
+      const auto position = static_cast<float>(table.first_ + r);
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
+      for (Index i = 0; i < table.pairs(); ++i) {
+        const float angle = position * static_cast<float>(of.inv_freq(i, 0));
+        const auto m = static_cast<float>(of.attention_factor());
+        cos[i] = static_cast<S>(m * std::cos(angle));
+        cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
+      }
+    }
+    return table;
+  }
+
+  frequency_table(const frequency_table&) = default;
+  frequency_table(frequency_table&&) = default;
+  /// All or nothing.
+  frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
+  frequency_table& operator=(frequency_table&&) = default;
+
+  /// Number of positions.
+  Index rows() const { return entries_.cols(); }
+  /// Number of channel pairs.
+  Index pairs() const { return frequencies_.pairs(); }
+  /// Number of channels that rotate: 2 * pairs.
+  Index rotary_dim() const { return frequencies_.rotary_dim(); }
+  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
+  template <class Map = double_map>
+  Map inv_freq() const {
+    return frequencies_.template inv_freq<Map>();
+  }
+  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
+  double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// Number of coordinates of a position.
+  Index axes() const { return frequencies_.axes(); }
+  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  template <class Map = double_map>
+  Map coordinates() const {
+    return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
+  }
+  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
+  /// The position of the first row.
+  std::int64_t first() const { return first_; }
+  /// One more than the position of the last row: the positions of the table are first() .. last() - 1.
+  std::int64_t last() const { return first_ + rows(); }
+  /// The m that is multiplied into every entry.
+  double attention_factor() const { return frequencies_.attention_factor(); }
+  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
+  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
+  /// of positions does not count, but that of given entries does.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+  /// What the entries come from.
+  table_source source() const { return source_; }
+  /// Whether the table has a row for `position`.
+  bool contains(std::int64_t position) const { return position >= first() && position < last(); }
+
+  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
+  /// must outlive what is returned.
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+
+  /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
+  row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
+  /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
+  row_map sin(std::int64_t position) const { return {view().cos(checked(position)) + pairs(), pairs()}; }
+
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  ///
+  /// Throws:  std::out_of_range
+  bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
+
+  /// The rows without any check.
+  detail::table_view<S> view() const {
+    return {entries_.data(),
+            pairs(),
+            first_,
+            source_ == table_source::entries,
+            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
+            at_origin_.data()};
+  }
+
+ private:
+  friend struct detail::given_entries;
+
+  struct unwritten_tag {};
+  struct range_tag {};
+  struct coordinates_tag {};
+
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
+      : frequencies_(of),
+        first_(first),
+        fingerprint_(detail::mix_inv_freq(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
+
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
+      : frequency_table(of, first, rows, unwritten_tag{}) {
+    require_one_axis();
+    const detail::small_angles multiplied(of);
+    detail::range_phases phases(of, first);
+    for (Index r = 0; r < this->rows(); ++r)
+      write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
+  }
+
+  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
+      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
+    coordinates_ = std::move(coordinates);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
+    source_ = table_source::coordinates;
+    const detail::small_angles multiplied(of);
+    detail::coordinate_phases phases(of);
+    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
+    for (Index r = 0; r < rows(); ++r) {
+      const auto coordinate = [&](Index a) { return coordinates_(r, a); };
+      write_row(r, phases.at(coordinate), multiplied, coordinate);
+      for (Index a = 0; a < frequencies_.axes(); ++a)
+        if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
+    }
+  }
+
+  template <class Row>
+  void write_row(Index r, const detail::phase_row& phases, const detail::small_angles& multiplied,
+                 const Row& coordinates) {
+    S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
+    detail::write_table_row(phases, attention_factor(), cos, cos + pairs());
+    multiplied.write(coordinates, attention_factor(), cos, cos + pairs());
+  }
+
+  void require_one_axis() const {
+    if (frequencies_.axes() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
+                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
+  }
+
+  std::int64_t checked(std::int64_t position) const {
+    if (!contains(position))
+      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
+                                                    " is outside the table's [", first(), ", ", last(), ")"));
+    return position;
+  }
+
+  frequencies frequencies_;
+  std::int64_t first_;
+  std::uint64_t fingerprint_;
+  table_source source_ = table_source::positions;
+  number_array<double> coordinates_;
+  number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
+  number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_TABLE_HPP
+
+/// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
+/// positions that it rotates. All of it is found before anything is written.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+//
+// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
+// too; other arguments are types.
 
 template <class X>
 inline constexpr bool is_head_view = false;
@@ -4075,10 +5637,6 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 
-#endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
-/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
-
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -4177,11 +5735,124 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
   return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
 }
 
+/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
+/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
+/// stack.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
+                           "), got ", u, " and ", v, " for pair ", i));
+    }
+    constexpr Index at_once = 1024;
+    bool named[at_once];
+    for (Index begin = 0; begin < channels; begin += at_once) {
+      std::fill_n(named, at_once, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= at_once) continue;
+          if (named[channel - begin])
+            ROPE_THROW(std::invalid_argument,
+                       message(function, ": the layout must name every channel of [0, ", channels,
+                               ") once, got channel ", channel, " again for pair ", i));
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+
+/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
+struct known_range {
+  position_range known;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
+};
+
+/// The end of a message about a position: where several follow from a start, the start and the last of them.
+template <class Source>
+std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
+  return {};
+}
+inline std::string as_given(const contiguous_positions& positions, Index tokens) {
+  if (tokens == 1) return {};
+  std::string text = ", got positions ";
+  append(text, positions.start);
+  append(text, " to ");
+  append(text, advance(positions.start, tokens - 1));
+  append(text, " (start ");
+  append(text, positions.start);
+  append(text, ", ");
+  append(text, tokens);
+  append(text, " tokens)");
+  return text;
+}
+
+/// Refuses a window of channels that does not lie in the head.
+///
+/// Throws:  std::invalid_argument
+inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+  if (rotary_dim > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              rotary_dim, " of ", head_dim));
+  if (first_channel > head_dim - rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
+                       " on that turn must lie in the head of ", head_dim, " channels"));
+}
+
+/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
+///
+/// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
+template <class Layout, class S, class Source>
+void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
+                    const placed_table<S>& placed, const Source& positions) {
+  const frequency_table<S>& table = placed.table();
+  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  const position_range range = positions.range(function, batch, tokens);
+  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
+    ROPE_THROW(std::out_of_range, message(function, ": position ",
+                                          table.contains(range.smallest) ? range.largest : range.smallest,
+                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
+                                          as_given(positions, tokens).c_str()));
+  check_layout<Layout>(function, table.pairs());
+}
+
+/// The same and what can be wrong with the view, found before anything is written.
+template <class Layout, class T, class S, class Source>
+void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                    const Source& positions) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
+}
+
+/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
+/// so m is at most 2^126 for float and 2^1022 for double.
+///
+/// Throws:  std::invalid_argument
+template <class S>
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_VIEW_CHECKS_HPP
+#endif  // ROPE_ROTATION_CHECKS_HPP
 
 /// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
 
@@ -5220,46 +6891,6 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
-#define ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
-
-#include <cstdint>
-
-
-/// The rows of a table as values a loop can keep in registers.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Makes tables of entries that are given: detail/given_entries.hpp.
-struct given_entries;
-
-/// The entries of a table, and what a rotation has to know of them.
-template <class S>
-struct table_view {
-  const S* entries;  // row r: cos [pairs], then sin [pairs]
-  Index pairs;
-  std::int64_t first;              // position of row 0
-  bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
-  bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
-
-  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
-  const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
-
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
-  bool is_identity(std::int64_t position) const {
-    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
 
 /// Rows of a table that are computed once for all heads of a token: where entries are of another type than
 /// channels turn in, and where the rows of an inverse are not those of the table times a constant.
@@ -5357,101 +6988,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-
-#include <algorithm>  // std::min
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#include <type_traits>
-
-
-/// Rows of channels: widened, rounded, and sums of their products in double.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Channels in the arithmetic type, which is exact.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-/// Numbers that a loop over channels takes together.
-inline constexpr int channels_at_once = 16;
-
-/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
-/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
-/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
-/// copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_at_once] = {};
-  Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once) {
-    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_at_once; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_at_once / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-
-/// The sum of x[d] y[d] over [0, count), in that order.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-
-/// The sum of x[d]^2 over [0, count), in that order.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
@@ -5801,1799 +7337,6 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
-/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
-/// that happens to a few heads of a token happens while they are in the nearest cache.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
-/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
-/// first aligned one as scalars, which -ffast-math may round in another way.
-template <class A>
-void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
-  using step = Eigen::Array<A, channels_at_once, 1>;
-  Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once)
-    Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
-  for (; d < count; ++d) out[d] = x[d] * r * g[d];
-}
-
-/// A checked norm. Its mean is over the squares of `group` consecutive heads, and weight[h * head_stride + d]
-/// is the weight of channel d of head h.
-template <class W>
-struct norm_rule {
-  const W* weight;
-  Index group, head_stride;
-  double epsilon, offset;
-
-  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
-  template <class A>
-  const A* gains(Index count) const {
-    struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(count);
-    for (Index d = 0; d < count; ++d)
-      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
-    return list;
-  }
-  /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
-  template <class A>
-  A inverse_rms(double squares, Index head_dim) const {
-    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
-  }
-};
-
-/// What follows the norm where heads do not turn.
-struct no_turn {
-  template <class A>
-  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
-};
-
-/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
-/// share it and programs can have it compiled once (`extern template`).
-template <class Layout, class S, class A>
-void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
-  const S* cos = table.cos(position);
-  const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
-  if constexpr (!std::is_same_v<S, A>)
-    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
-  rotate_token<Layout>(heads, row, false);
-}
-
-/// What follows the norm where heads turn: by the row of their token's position.
-template <class Layout, class S, class Source>
-struct row_turn {
-  table_view<S> table;
-  Index first_channel;
-  Source positions;
-  double m;
-
-  row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()),
-        first_channel(placed.first_channel()),
-        positions(at),
-        m(placed.table().attention_factor()) {}
-
-  template <class A>
-  void operator()(Index b, Index t, token_heads<A> heads) const {
-    const std::int64_t position = positions(b, t);
-    if (table.is_identity(position)) return;
-    heads.in += first_channel;
-    heads.out += first_channel;
-    turn_heads<Layout>(table, m, position, heads);
-  }
-};
-
-/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
-template <class T, class W, class Turn>
-class norm_pass {
-  using A = arithmetic<T>;
-
- public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
-      : x_(x), out_(out), norm_(norm), turn_(turn) {}
-
-  Index tokens() const { return x_.batch * x_.tokens; }
-  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
-
-  /// Every head of tokens [first, last) of the batch.
-  void run(Index first, Index last) const {
-    const A* const gains =
-        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      run_row(b, t, t + count, gains);
-      first += count;
-    }
-  }
-
- private:
-  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
-  /// are taken for each token, so that as many streams are read side by side.
-  void run_row(Index b, Index first, Index last, const A* gains) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
-  }
-
-  /// Heads [first, first + heads) of token t of row b.
-  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    struct wide_heads {};
-    const Index head_dim = x_.head_dim;
-    A* rows;
-    Index stride = head_dim;
-    if constexpr (std::is_same_v<T, A>) {
-      rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
-    } else {
-      rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
-    }
-    const auto channels = [&](Index h) -> const A* {
-      if constexpr (std::is_same_v<T, A>)
-        return x_.at(b, t, first + h);
-      else
-        return rows + h * stride;
-    };
-    for (Index g = 0; g < heads; g += norm_.group) {
-      double squares = 0;
-      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
-      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h) {
-        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
-        A* const row = rows + h * stride;
-        scale_channels(in, inverse, gain, head_dim, row);
-      }
-    }
-    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
-    if constexpr (!std::is_same_v<T, A>)
-      for (Index h = 0; h < heads; ++h)
-        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
-  }
-
-  head_view<const T> x_;
-  head_view<T> out_;
-  norm_rule<W> norm_;
-  Turn turn_;
-};
-
-/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
-template <class Threads, class First, class... More>
-void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
-  constexpr Index block = 32;
-  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
-                  [&](Index begin, Index last) {
-                    if constexpr (sizeof...(More) == 0) {
-                      first.run(begin, last);
-                    } else {
-                      for (; begin < last; begin += block) {
-                        const Index end = (std::min)(begin + block, last);
-                        first.run(begin, end);
-                        (more.run(begin, end), ...);
-                      }
-                    }
-                  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_TABLE_HPP
-#define ROPE_TABLES_TABLE_HPP
-
-#include <bit>  // std::bit_cast
-#include <cmath>
-#include <concepts>  // std::integral
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::move
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-
-#include <new>
-#include <type_traits>  // std::remove_const_t
-#include <utility>      // std::move
-
-
-/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
-/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The memory of an array, constructed before the map of it.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-
-}  // namespace detail
-
-/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
-/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
-/// Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
-
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// The same for a vector.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-
-  /// Numbers that all have one value.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-
-  /// The memory of the numbers becomes that of the array.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-
-  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// The same for a vector.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-
-  /// The numbers, to read; valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
-
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-
-namespace detail {
-
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double>, as what a template with the parameter T returns.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numbers>
-#include <type_traits>
-#include <utility>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
-#define ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
-
-#include <cmath>
-
-
-/// The power that every schedule is made of.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// base^(-numerator / denominator) for small non-negative integers.
-///
-/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
-/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
-/// long double is double.
-inline long double inverse_power(long double base, Index numerator, Index denominator) {
-  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
-  const long double x = n / d;
-  const long double residual = std::fma(-x, d, n) / d;
-  const long double power = std::pow(base, -x);
-  return power - power * (residual * std::log(base));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
-
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
-/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
-/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
-///
-///     struct half_speed {  // a rule of your own
-///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
-///     };
-///     const frequencies f(128, 10000.0, half_speed{});
-struct schedule {
-  Index rotary_dim;                    // channels that rotate, even and positive
-  long double base;                    // above 1; as changed by the rules so far
-  number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;         // m, the magnitude of the rotation
-
-  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
-  void restart(long double new_base) {
-    base = new_base;
-    inv_freq.resize(rotary_dim / 2);
-    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
-  }
-
-  /// Exchanges the base for base * factor and keeps what other rules have done:
-  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
-  void multiply_base(long double factor) {
-    base *= factor;
-    for (Index i = 0; i < inv_freq.size(); ++i)
-      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
-  }
-};
-
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
-/// if its fields or the schedule do not fit.
-template <class X>
-concept frequency_scaling = requires(const X& scaling, schedule& axis) {
-  scaling.apply(axis);
-};
-
-/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
-///
-/// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
-///
-///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
-///     const frequency_table table(f, 8192);
-///
-/// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
-///            attention_factor is finite and positive. Immutable; empty once it was moved from.
-class frequencies {
- public:
-  /// Doubles [pairs, axes] of the frequencies.
-  using inv_freq_map = number_array<double>::const_map_type;
-
-  /// The original schedule, on one axis.
-  ///
-  ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
-  ///
-  /// \param rotary_dim  number of channels that rotate, even and positive
-  /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
-  ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
-  ///            than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
-  /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
-  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
-
-  /// The original schedule changed by one scaling, or by several in the order given.
-  ///
-  ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
-  ///
-  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
-  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
-  template <frequency_scaling First, frequency_scaling... Rest>
-  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
-
-  /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
-  ///
-  ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
-  ///
-  /// \param rotary_dim  even and positive
-  /// \param max_freq    finite and at least 2
-  ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and max_freq finite and at
-  ///            least 2; std::length_error if the pairs exceed the address space
-  /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
-  /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
-  static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
-    if (!detail::is_finite(max_freq) || max_freq < 2)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
-    const Index pairs = checked_pairs(rotary_dim);
-    const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    number_array<double> inv_freq(pairs, 1);
-    for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
-      const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
-      inv_freq(i, 0) = std::numbers::pi * half_turns;
-    }
-    return frequencies(std::move(inv_freq), 1.0);
-  }
-
-  /// Every pair turns by one radian per unit of position, on one axis.
-  ///
-  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
-  ///          space
-  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
-  static frequencies constant(Index pairs = 1) {
-    if (pairs <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
-    require_addressable(pairs);
-    return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
-  }
-
-  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
-  ///
-  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
-  ///                          position; zero and negative values are allowed
-  /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
-  ///
-  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
-  ///          magnitude, or attention_factor is not finite and positive
-  template <class Derived>
-  static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
-    using scalar = typename Derived::Scalar;
-    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                  "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
-    if constexpr (Derived::RowsAtCompileTime == 1)
-      return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
-                         attention_factor);
-    else
-      return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
-  }
-
-  /// The same, and the memory of the array becomes that of the frequencies.
-  static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
-    return frequencies(std::move(inv_freq), attention_factor);
-  }
-
-  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
-  Map inv_freq() const {
-    return Map(inv_freq_.data(), pairs(), axes());
-  }
-  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
-  double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
-  /// Number of channel pairs that rotate.
-  Index pairs() const { return inv_freq_.rows(); }
-  /// Number of channels that rotate: 2 * pairs.
-  Index rotary_dim() const { return 2 * pairs(); }
-  /// Number of coordinates of a position.
-  Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
-  /// m^2. It is never part of the softmax scale.
-  double attention_factor() const { return attention_factor_; }
-
- private:
-  frequencies(number_array<double> inv_freq, double attention_factor)
-      : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
-    if (pairs() == 0 || axes() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
-                                 ", ", axes(), "]"));
-    for (Index a = 0; a < axes(); ++a)
-      for (Index i = 0; i < pairs(); ++i)
-        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
-                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
-    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: attention_factor must be finite and positive, got ",
-                                 attention_factor));
-  }
-
-  explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
-
-  static number_array<double> rounded(const schedule& axis) {
-    number_array<double> inv_freq(axis.inv_freq.size(), 1);
-    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
-    return inv_freq;
-  }
-
-  static schedule original(Index rotary_dim, double base) {
-    checked_pairs(rotary_dim);
-    if (!detail::is_finite(base) || base <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
-    axis.restart(detail::widened(base));
-    return axis;
-  }
-
-  template <class... Scalings>
-  static schedule scaled(schedule axis, const Scalings&... scalings) {
-    (scalings.apply(axis), ...);
-    return axis;
-  }
-
-  static Index checked_pairs(Index rotary_dim) {
-    if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
-    require_addressable(rotary_dim / 2);
-    return rotary_dim / 2;
-  }
-
-  static void require_addressable(Index pairs) {
-    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
-      ROPE_THROW(std::length_error,
-                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
-  }
-
-  number_array<double> inv_freq_;
-  double attention_factor_ = 1.0;
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
-#define ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
-
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_WIDE_INTEGER_HPP
-#define ROPE_BASE_WIDE_INTEGER_HPP
-
-#include <cstdint>
-
-
-/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// hi * 2^64 + lo; every operation is modulo 2^128.
-struct uint128 {
-  std::uint64_t hi = 0;
-  std::uint64_t lo = 0;
-
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr uint128 operator+(uint128 a, uint128 b) {
-    const std::uint64_t sum = a.lo + b.lo;
-    return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
-  }
-  friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
-};
-
-/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
-struct uint192 {
-  std::uint64_t hi = 0;
-  std::uint64_t mid = 0;
-  std::uint64_t lo = 0;
-
-  friend constexpr bool operator==(const uint192&, const uint192&) = default;
-  friend constexpr uint192 operator+(uint192 a, uint192 b) {
-    const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
-    const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
-    // The two carries out of the middle exclude each other.
-    return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
-  }
-  friend constexpr uint192 operator-(uint192 a) {
-    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
-    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
-  }
-};
-
-/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
-constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
-  constexpr std::uint64_t low = 0xffffffffu;
-  const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
-  const std::uint64_t ll = aa * ba, lh = aa * bb, hl = ab * ba, hh = ab * bb;
-  const std::uint64_t middle = (ll >> 32) + (lh & low) + (hl & low);
-  return {hh + (lh >> 32) + (hl >> 32) + (middle >> 32), (middle << 32) | (ll & low)};
-}
-
-/// a * b, all 128 bits.
-constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
-#if defined(__SIZEOF_INT128__)
-  __extension__ using native = unsigned __int128;
-  const native product = static_cast<native>(a) * b;
-  return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product)};
-#else
-  return multiply_halves(a, b);
-#endif
-}
-
-/// a * b modulo 2^192.
-constexpr uint192 multiply(uint192 a, std::uint64_t b) {
-  const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
-  const uint128 upper = middle + uint128{a.hi * b, low.hi};
-  return {upper.hi, upper.lo, low.lo};
-}
-
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
-/// carry into bits that no caller keeps).
-constexpr uint128 multiply_upper(uint128 a, uint128 b) {
-  const uint128 top = multiply(a.hi, b.hi);
-  return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_WIDE_INTEGER_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_PHASE_ROW_HPP
-#define ROPE_TABLES_DETAIL_PHASE_ROW_HPP
-
-#include <cstddef>
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_PHASE_HPP
-#define ROPE_TABLES_PHASE_HPP
-
-#include <bit>  // std::countl_zero
-#include <cmath>
-#include <cstdint>
-#include <numbers>
-#include <type_traits>
-
-
-/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
-/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
-///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
-///
-///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
-///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
-///
-///     b    d >      what a phase may be off by    and is
-///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
-///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
-///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
-///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-128 rad the angle is multiplied instead of counted
-/// (detail/small_angles.hpp).
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
-///
-///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
-struct phase {
-  detail::uint192 turn;  // in units of 2^-192 turn
-
-  friend constexpr bool operator==(const phase&, const phase&) = default;
-  /// The sum, exact modulo one turn.
-  friend constexpr phase operator+(phase a, phase b) { return {a.turn + b.turn}; }
-  /// The opposite angle, exact.
-  friend constexpr phase operator-(phase a) { return {-a.turn}; }
-  /// The phase after `position` equal steps; exact modulo one turn.
-  friend constexpr phase operator*(phase step, std::int64_t position) {
-    const bool negative = position < 0;
-    const std::uint64_t count =
-        negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-    const detail::uint192 turned = detail::multiply(step.turn, count);
-    return {negative ? -turned : turned};
-  }
-};
-
-namespace detail {
-
-/// |x| = significand * 2^exponent of a finite double, exactly.
-struct binary {
-  std::uint64_t significand;
-  int exponent;
-};
-
-inline binary binary_of(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
-  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
-}
-
-/// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
-/// small.
-class binary_turns {
- public:
-  binary_turns(double inv_freq, double coordinate) {
-    // 1 / (2 pi) in 384 bits, the least significant word first.
-    constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
-                                                 0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
-                                                 0x7f09d5f47d4d3770u, 0x28be60db9391054au};
-    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
-    const binary f = binary_of(inv_freq), c = binary_of(coordinate);
-    const uint128 significand = multiply(f.significand, c.significand);
-    unit_ = f.exponent + c.exponent - 384;
-    const std::uint64_t factors[2] = {significand.lo, significand.hi};
-    for (int i = 0; i < 2; ++i) {
-      std::uint64_t carry = 0;
-      for (int j = 0; j < 6; ++j) {
-        const uint128 sum =
-            multiply(factors[i], inverse_two_pi[j]) + uint128{0, words_[i + j]} + uint128{0, carry};
-        words_[i + j] = sum.lo;
-        carry = sum.hi;
-      }
-      words_[i + 6] = carry;
-    }
-  }
-
-  /// The 64 bits from 2^weight turn upwards.  Requires: weight >= -256
-  std::uint64_t word_from(int weight) const {
-    const int shift = weight - unit_, word = shift / 64, bit = shift % 64;
-    if (word >= 8) return 0;
-    return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
-  }
-
- private:
-  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
-  int unit_;                     // the lowest bit is 2^unit turns: at most -361
-};
-
-}  // namespace detail
-
-/// The phase of the angle `inv_freq * coordinate` radians: the exact product over 2 pi, modulo 1.
-///
-///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
-///
-/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
-/// position p.
-///
-/// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
-/// Accuracy:  (1/2 + 2^-64) 2^-192 turn
-inline phase phase_of(double inv_freq, double coordinate = 1.0) {
-  if (detail::equal(inv_freq, 0) || detail::equal(coordinate, 0)) return {};
-  const detail::binary_turns turns(inv_freq, coordinate);
-  const phase cut = {{turns.word_from(-64), turns.word_from(-128), turns.word_from(-192)}};
-  const phase rounded = cut + phase{{0, 0, turns.word_from(-256) >> 63}};
-  return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
-}
-
-namespace detail {
-
-/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
-constexpr bool beyond_steps(std::int64_t position) {
-  constexpr std::int64_t reach = std::int64_t{1} << 31;
-  return position > reach || position < -reach;
-}
-
-/// Whether a step has too few bits above 2^-192 turn to be counted: fewer than 61.
-inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
-
-}  // namespace detail
-
-/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
-/// in steps, up to 2^31 in magnitude, and as an exact product beyond it and for an inv_freq below 2^-128.
-///
-/// Requires:  step == phase_of(inv_freq)
-/// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
-inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
-  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
-  const bool negative = position < 0;
-  const std::uint64_t distance =
-      negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-  // Both parts are doubles, and together they are the distance.
-  const std::uint64_t low = distance & 0xffffffffu;
-  const phase turned =
-      phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
-  return negative ? -turned : turned;
-}
-
-/// cos and sin of one angle.
-///
-///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
-struct cos_sin {
-  double cos;  // of the angle
-  double sin;  // of the angle
-};
-
-namespace detail {
-
-/// sum_k (-1)^k z^k / (2 k + offset)!  for k = first .. last: the tails of the Taylor series of sin (offset
-/// 1) and cos (offset 0) in z = x^2. For |x| <= pi / 4 a term is at most 0.05 of the one before.
-template <int offset, int first, int last>
-constexpr double taylor(double z) {
-  constexpr double factorial = [] {
-    double product = 1;
-    for (int n = 2; n <= 2 * first + offset; ++n) product *= n;
-    return product;
-  }();
-  constexpr double coefficient = (first % 2 == 0 ? 1 : -1) / factorial;
-  if constexpr (first == last)
-    return coefficient;
-  else
-    return coefficient + z * taylor<offset, first + 1, last>(z);
-}
-
-/// The value itself, through memory: -ffast-math cannot regroup a sum across it, which would round large
-/// terms first.
-inline double grouped(double value) {
-  volatile double stored = value;
-  return stored;
-}
-
-/// An angle in [0, pi / 4] as head + tail [rad]. The head has at most 26 bits, so that its square is exact in
-/// double without any error compensation, which -ffast-math would remove; the tail has the 53 bits after
-/// them.
-struct small_angle {
-  double head;
-  double tail;
-};
-
-/// 2^exponent, a normal number.
-constexpr double scale_of_bits(int exponent) {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
-}
-
-/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-64
-/// turn, from its upper 128 bits.
-EIGEN_ALWAYS_INLINE double angle_for_float(uint128 turn) {
-  constexpr double radians = 2 * std::numbers::pi * 0x1p-64;
-  return (static_cast<double>(static_cast<std::int64_t>(turn.hi)) +
-          static_cast<double>(static_cast<std::int64_t>(turn.lo >> 1)) * 0x1p-63) *
-         radians;
-}
-
-/// Enough for a double result: turn * 2 pi in integers, cut into head and tail.
-inline small_angle angle_for_double(uint192 turn) {
-  constexpr uint128 two_pi = {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u};  // 2 pi * 2^125
-  int shift = 0;
-  for (; turn.hi == 0; shift += 64) {
-    if (turn.mid == 0 && turn.lo == 0) return {0, 0};
-    turn = {turn.mid, turn.lo, 0};
-  }
-  const int zeros = std::countl_zero(turn.hi);
-  if (zeros > 0)
-    turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
-            0};
-  const uint128 angle = multiply_upper({turn.hi, turn.mid}, two_pi);  // in 2^-(125 + shift + zeros) rad
-  const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
-  const int unit = -125 - shift - zeros;
-  return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),
-          static_cast<double>(static_cast<std::int64_t>(below >> 1)) * scale_of_bits(unit + 39)};
-}
-
-/// The number of the nearest quarter turn, modulo 2^64.
-constexpr std::uint64_t nearest_quadrant(std::uint64_t turn_hi) {
-  constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
-  return (turn_hi + eighth) >> 62;
-}
-
-/// cos and sin of an angle from those of its distance to the nearest quarter turn.
-EIGEN_ALWAYS_INLINE cos_sin in_quadrant(std::uint64_t quadrant, bool negative, cos_sin distance) {
-  const double c = distance.cos, s = negative ? -distance.sin : distance.sin;
-  const bool swapped = (quadrant & 1) != 0;
-  const double cos = swapped ? s : c, sin = swapped ? c : s;
-  return {((quadrant + 1) & 2) != 0 ? -cos : cos, (quadrant & 2) != 0 ? -sin : sin};
-}
-
-/// cos and sin of an angle x [rad] in [0, pi / 4], to 2^-21 ulp of float. Inline, as what is done before and
-/// after: where GCC called it for every pair, rows took 4.7 times as long (Zen 5, AVX-512).
-EIGEN_ALWAYS_INLINE cos_sin float_cos_sin(double x) {
-  const double z = x * x;
-  return {1 + z * taylor<0, 1, 7>(z), x + x * z * taylor<1, 1, 6>(z)};
-}
-
-/// cos and sin of an angle in [0, pi / 4], to be rounded to double by the last addition.
-inline cos_sin double_cos_sin(small_angle x) {
-  // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
-  // t^3.
-  const auto [h, t] = x;
-  const double z = h * h, cos_rest = z * z * taylor<0, 2, 9>(z), sin_rest = h * z * taylor<1, 1, 8>(z);
-  const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
-  return {1 - grouped(0.5 * z - grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h))),
-          h + grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h))};
-}
-
-}  // namespace detail
-
-/// cos and sin of a phase, to be rounded to S by storing them.
-///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the
-/// Taylor series of sin x and cos x need no more than ten terms.
-///
-/// Accuracy:  S = float: 2^-21 ulp of float before the final rounding; S = double: 1.05 ulp with that
-///            rounding, also under -ffast-math (tests/oracle/table.test.cpp)
-template <class S>
-inline cos_sin cos_sin_of(phase p) {
-  const std::uint64_t quadrant = detail::nearest_quadrant(p.turn.hi);
-  const detail::uint192 rest = {p.turn.hi - (quadrant << 62), p.turn.mid, p.turn.lo};
-  const bool negative = static_cast<std::int64_t>(rest.hi) < 0;
-  const detail::uint192 magnitude = negative ? -rest : rest;
-  cos_sin value;
-  if (!std::is_same_v<S, float>) {
-    value = detail::double_cos_sin(detail::angle_for_double(magnitude));
-  } else if (magnitude.hi != 0) {
-    value = detail::float_cos_sin(detail::angle_for_float({magnitude.hi, magnitude.mid}));
-  } else {
-    const auto [head, tail] = detail::angle_for_double(magnitude);
-    value = detail::float_cos_sin(head + tail);
-  }
-  return detail::in_quadrant(quadrant, negative, value);
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_PHASE_HPP
-
-/// The phases of all pairs of a row of a table.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// One phase per pair. The upper 128 bits, which are all that most float entries need, lie side by side, so
-/// that compilers evaluate several pairs at once.
-class phase_row {
- public:
-  explicit phase_row(std::size_t pairs)
-      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
-
-  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
-  const uint128* upper() const { return upper_.data(); }
-
-  phase operator[](std::size_t i) const {
-    const uint128 upper = upper_.data()[i];
-    return {{upper.hi, upper.lo, lower_.data()[i]}};
-  }
-  void set(std::size_t i, phase p) {
-    upper_.data()[i] = {p.turn.hi, p.turn.mid};
-    lower_.data()[i] = p.turn.lo;
-  }
-  void clear() {
-    for (uint128& upper : upper_) upper = {};
-    for (std::uint64_t& lower : lower_) lower = 0;
-  }
-
-  void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
-  /// Adds a phase to every pair's.  Requires: as many pairs
-  void add(const phase_row& step) {
-    const std::size_t pairs = size();
-    uint128* upper = upper_.data();
-    std::uint64_t* lower = lower_.data();
-    const uint128* step_upper = step.upper_.data();
-    const std::uint64_t* step_lower = step.lower_.data();
-    for (std::size_t i = 0; i < pairs; ++i) {
-      const std::uint64_t low = lower[i] + step_lower[i], carry = low < step_lower[i] ? 1u : 0u;
-      const std::uint64_t mid = upper[i].lo + step_upper[i].lo, sum = mid + carry;
-      upper[i].hi += step_upper[i].hi + (mid < step_upper[i].lo ? 1u : 0u) + (sum < carry ? 1u : 0u);
-      upper[i].lo = sum;
-      lower[i] = low;
-    }
-  }
-
- private:
-  number_array<uint128> upper_;
-  number_array<std::uint64_t> lower_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_PHASE_ROW_HPP
-
-/// The phases of rows of coordinates. What does not depend on the row is computed once.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A coordinate that is no integer, as significand * 2^-places.
-struct fractional {
-  std::uint64_t significand;
-  int word, bit;  // places = 64 word + bit
-
-  explicit fractional(double coordinate) {
-    const binary c = binary_of(coordinate);  // exponent < 0, as every double from 2^53 on is an integer
-    significand = c.significand;
-    word = -c.exponent / 64;
-    bit = -c.exponent % 64;
-  }
-};
-
-/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns as an integer in units of 2^-256 turn,
-/// whose bits are enough for every coordinate that is a double.
-class turning_rate {
- public:
-  explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
-    const binary_turns turns(inv_freq, 1.0);
-    for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
-  }
-
-  /// The phase at a coordinate, given by its sign and its magnitude.
-  ///
-  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn for magnitudes up to 2^53
-  phase at(bool negative, const fractional& magnitude) const {
-    if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
-    const std::uint64_t* turns = turns_ + magnitude.word;
-    const int bit = magnitude.bit;
-    const auto shifted = [turns, bit](int w) {
-      return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
-    };
-    const std::uint64_t s = magnitude.significand;
-    // shifted(w): word w of turns * 2^-places, word 0 beginning at 2^-256 turn. Whole turns of the product
-    // drop out.
-    const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
-    const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
-    const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
-    const phase turned = {{c.hi + s * shifted(3) + middle.hi, middle.lo, low.lo}};
-    return negative_ != negative ? -turned : turned;
-  }
-
- private:
-  std::uint64_t turns_[9] =
-      {};  // words from 2^-256, 2^-192, 2^-128, 2^-64 turn and whole turns on, then zeros
-  bool negative_;
-};
-
-/// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
-class coordinate_phases {
- public:
-  explicit coordinate_phases(const frequencies& of)
-      : pairs_(static_cast<std::size_t>(of.pairs())),
-        axes_(of.axes(), 1, axis{}),
-        turning_(of.pairs(), of.axes()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = of.inv_freq(i, a);
-        if (equal(speed, 0)) continue;
-        axis& along = axes_(a);
-        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
-                                      turning_rate(speed)};
-        along.slow = along.slow || slower_than_steps(speed);
-      }
-  }
-
-  /// The phases at one row of coordinates [axes], valid until the next call.
-  template <class Row>
-  const phase_row& at(const Row& coordinates) {
-    pairs_.clear();
-    for (Index a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(a);
-      const axis along = axes_(a);
-      if (!equal(coordinate, std::trunc(coordinate))) {
-        const fractional magnitude(coordinate);
-        const bool negative = coordinate < 0;
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
-        continue;
-      }
-      const auto position = static_cast<std::int64_t>(coordinate);
-      if (position == 0) continue;
-      if (beyond_steps(position) || along.slow) {
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
-      } else {
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
-      }
-    }
-    return pairs_;
-  }
-
- private:
-  struct axis {
-    Index count = 0;    // of the pairs that turn along it
-    bool slow = false;  // whether one is slower than steps
-  };
-  struct turning_pair {
-    std::size_t pair;
-    double inv_freq;
-    phase step;
-    turning_rate rate;
-  };
-  phase_row pairs_;
-  number_array<axis> axes_;
-  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
-#define ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
-
-#include <cstddef>
-#include <cstdint>
-
-
-/// The phases of consecutive positions.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
-/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
-class range_phases {
- public:
-  /// \param of  on one axis; outlives this object
-  range_phases(const frequencies& of, std::int64_t first)
-      : position_(first),
-        frequencies_(of),
-        step_(static_cast<std::size_t>(of.pairs())),
-        now_(static_cast<std::size_t>(of.pairs())),
-        slow_(of.pairs()) {
-    for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = of.inv_freq(static_cast<Index>(i), 0);
-      step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
-    }
-  }
-
-  /// The phases of the next position, valid until the next call.
-  const phase_row& next() {
-    const std::int64_t position = position_++;
-    const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
-    };
-    if (in_steps_ && !beyond_steps(position)) {
-      now_.add(step_);
-      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
-    } else {
-      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
-      in_steps_ = !beyond_steps(position);
-    }
-    return now_;
-  }
-
- private:
-  std::int64_t position_;
-  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
-  const frequencies& frequencies_;
-  phase_row step_, now_;
-  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
-  Index slow_count_ = 0;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
-#define ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_TABLE_ROW_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ROW_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstddef>
-#include <cstdint>
-
-
-/// How phases become a row of a table.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Writes m cos and m sin of a phase, rounded to S.
-template <class S>
-void write_turned(phase p, double m, S& cos, S& sin) {
-  const cos_sin value = cos_sin_of<S>(p);
-  cos = static_cast<S>(m * value.cos);
-  sin = static_cast<S>(m * value.sin);
-}
-
-/// Writes m cos and m sin of every phase of a row, rounded to S.
-template <class S>
-void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
-  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
-}
-
-/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
-/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
-inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
-  const std::size_t pairs = phases.size();
-  const uint128* upper = phases.upper();
-  std::uint64_t close = 0;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
-                        sign = 0 - (hi >> 63);
-    // The upper bits of -x are those of ~x, unless all bits below are 0.
-    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
-    close |= magnitude.hi == 0 ? 1u : 0u;
-    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
-    cos[i] = static_cast<float>(m * value.cos);
-    sin[i] = static_cast<float>(m * value.sin);
-  }
-  if (close == 0) return;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
-    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_TABLE_ROW_HPP
-
-/// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
-/// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
-/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
-inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
-
-/// Writes m cos and m sin of a small angle.
-template <class S>
-void write_small(double angle, double m, S& cos, S& sin) {
-  cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle);
-}
-
-/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
-/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
-inline constexpr double small_unit = 0x1p-120;
-
-/// inv_freq * coordinate in units of small_unit.
-inline double product_in_small_units(double inv_freq, double coordinate) {
-  return inv_freq / small_unit * coordinate;
-}
-/// is_small of an angle in units of small_unit.
-inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
-
-/// write_small of an angle in units of small_unit.
-template <class S>
-void write_small_of_units(double angle, double m, S& cos, S& sin) {
-  cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle * small_unit);
-}
-
-/// Writes m cos and m sin of inv_freq * coordinate.
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  const double product = product_in_small_units(inv_freq, coordinate);
-  if (is_small_in_units(product))
-    write_small_of_units(product, m, cos, sin);
-  else
-    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
-}
-
-/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
-class small_angles {
- public:
-  /// \param of  outlives this object
-  explicit small_angles(const frequencies& of)
-      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = (std::abs)(of.inv_freq(i, a));
-        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
-      }
-  }
-
-  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
-  template <class Row, class S>
-  void write(const Row& coordinates, double m, S* cos, S* sin) const {
-    if (!occur(coordinates)) return;
-    for (Index i = 0; i < frequencies_.pairs(); ++i) {
-      double angle = 0, largest = 0;
-      for (Index a = 0; a < frequencies_.axes(); ++a) {
-        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
-        angle += product;
-        largest = (std::max)(largest, (std::abs)(product));
-      }
-      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
-    }
-  }
-
- private:
-  /// Whether a product that is not 0 is small.
-  template <class Row>
-  bool occur(const Row& coordinates) const {
-    for (Index a = 0; a < frequencies_.axes(); ++a) {
-      const double coordinate = coordinates(a);
-      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
-    }
-    return false;
-  }
-
-  const frequencies& frequencies_;
-  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-
-#include <cmath>
-#include <concepts>  // std::integral
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// What can be wrong with the numbers that a table is made from.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether the value, of any integer type, is at most `most`, which is not negative.
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
-
-/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
-///
-/// Throws:  std::length_error
-template <std::integral Position>
-std::int64_t checked_position(const char* function, Position position) {
-  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
-  return static_cast<std::int64_t>(position);
-}
-
-/// A count of positions that is not negative.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <std::integral Count>
-std::int64_t checked_count(const char* function, Count count) {
-  if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
-  return checked_position(function, count);
-}
-
-/// The number of positions in [first, last).
-///
-/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
-template <std::integral First, std::integral Last>
-Index checked_rows(const char* function, First first, Last last) {
-  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
-  if (to < from)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
-  if (!difference_is_position(to, from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
-  return to_index(to - from);
-}
-
-/// The number of rows, if there is a pair and the address space holds the entries.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class S>
-Index checked_entries(Index rows, Index pairs) {
-  if (pairs == 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(
-            "frequency_table: frequencies must have a pair, got 0: they were moved from, so give those that "
-            "they were moved to"));
-  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    ROPE_THROW(std::length_error,
-               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
-  return rows;
-}
-
-/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
-/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
-///
-/// Throws:  std::invalid_argument
-template <class S>
-double checked_magnitude(double attention_factor) {
-  using limits = std::numeric_limits<S>;
-  if (attention_factor < static_cast<double>((limits::min)()) ||
-      attention_factor > static_cast<double>((limits::max)()))
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
-                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                       "], the normal numbers of the type of its entries, got ", attention_factor));
-  return attention_factor;
-}
-
-/// inv_freq [pairs, axes] into a hash.
-inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
-  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
-}
-
-/// Coordinates as doubles, [rows, axes], if they are finite and at most 2^53 in magnitude, up to which
-/// integers are exact.
-///
-/// Throws:  std::invalid_argument
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  using coordinate = typename Derived::Scalar;
-  constexpr bool whole = std::is_integral_v<coordinate>;
-  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
-                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (coordinates.cols() != axes)
-    ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
-                                              "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const number_array<coordinate> given = coordinates;
-  const auto fits = [](coordinate value) {
-    constexpr std::int64_t most = std::int64_t{1} << 53;
-    if constexpr (whole)
-      return at_most(value, most) &&
-             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
-    else
-      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
-  };
-  for (Index r = 0; r < given.rows(); ++r)
-    for (Index a = 0; a < given.cols(); ++a)
-      if (!fits(given(r, a))) {
-        using shown = std::conditional_t<whole, coordinate, double>;
-        ROPE_THROW(std::invalid_argument,
-                   message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
-                           static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
-      }
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-
-/// cos and sin of every pair's angle, for the positions a model will use.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// What the entries of a table come from.
-enum class table_source {
-  positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
-  float_angles,  ///< a range of positions, by angles in float
-  coordinates,   ///< coordinates [rows, axes], one row of them per token
-  entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
-};
-
-/// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
-///
-///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
-///
-/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
-/// other.
-///
-///     const frequency_table table(frequencies(128, 500000.0), 8192);
-///     rotate<half_split>(q, k, table, start);
-///
-/// \tparam S  float or double: the type of an entry
-///
-/// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
-/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
-///            it is: a float entry is correctly rounded, but for values within 0.001 ulp of a tie: 0.501 ulp.
-///            A double entry is within 1.05 ulp; one in some twenty is not the nearest double but its
-///            neighbour. At every position up to 2^31 in magnitude, also under -ffast-math
-///            (tests/oracle/table.test.cpp, tests/oracle/nearest_axes.test.cpp). An attention_factor other
-///            than 1 adds one rounding. Where the coordinates of several axes cancel, the angle has an error
-///            of 2^-159 rad per axis beside.
-/// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
-template <class S = float>
-class frequency_table {
-  static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
-                "frequency_table: a table type is float or double");
-
- public:
-  /// The type of an entry.
-  using scalar = S;
-  /// cos or sin of one position, [pairs].
-  using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
-  /// Doubles [pairs, axes] or [rows, axes].
-  using double_map = number_array<double>::const_map_type;
-
-  /// Positions 0 .. count - 1.
-  ///
-  /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
-  ///          attention_factor is not in the normal range of S, [2^-126, 2^128) for float;
-  ///          std::length_error if the rows do not fit in memory
-  template <std::integral Count>
-  frequency_table(const frequencies& of, Count count)
-      : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
-
-  /// Positions first .. last - 1, which may be negative.
-  ///
-  /// Throws:  as above; std::invalid_argument if last < first
-  template <std::integral First, std::integral Last>
-  frequency_table(const frequencies& of, First first, Last last)
-      : frequency_table(of, static_cast<std::int64_t>(first),
-                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
-
-  /// One row per token, at the coordinates of that token; the position of row r is r.
-  ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
-  ///
-  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude; std::length_error as above
-  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
-  ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
-  template <class Derived>
-  frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-
-  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
-  /// step is in float.
-  ///
-  ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
-  ///
-  /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
-  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
-  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
-  /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
-  template <std::integral First, std::integral Last>
-  static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
-    detail::checked_magnitude<float>(of.attention_factor());
-    frequency_table table(of, static_cast<std::int64_t>(first),
-                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
-    table.require_one_axis();
-    table.fingerprint_ = detail::mix(table.fingerprint_, 1);
-    table.source_ = table_source::float_angles;
-    for (Index r = 0; r < table.rows(); ++r) {
-      const auto position = static_cast<float>(table.first_ + r);
-      S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
-      for (Index i = 0; i < table.pairs(); ++i) {
-        const float angle = position * static_cast<float>(of.inv_freq(i, 0));
-        const auto m = static_cast<float>(of.attention_factor());
-        cos[i] = static_cast<S>(m * std::cos(angle));
-        cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
-      }
-    }
-    return table;
-  }
-
-  frequency_table(const frequency_table&) = default;
-  frequency_table(frequency_table&&) = default;
-  /// All or nothing.
-  frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
-  frequency_table& operator=(frequency_table&&) = default;
-
-  /// Number of positions.
-  Index rows() const { return entries_.cols(); }
-  /// Number of channel pairs.
-  Index pairs() const { return frequencies_.pairs(); }
-  /// Number of channels that rotate: 2 * pairs.
-  Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
-  template <class Map = double_map>
-  Map inv_freq() const {
-    return frequencies_.template inv_freq<Map>();
-  }
-  /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
-  double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
-  /// Number of coordinates of a position.
-  Index axes() const { return frequencies_.axes(); }
-  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
-  template <class Map = double_map>
-  Map coordinates() const {
-    return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
-  }
-  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
-  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
-  /// The position of the first row.
-  std::int64_t first() const { return first_; }
-  /// One more than the position of the last row: the positions of the table are first() .. last() - 1.
-  std::int64_t last() const { return first_ + rows(); }
-  /// The m that is multiplied into every entry.
-  double attention_factor() const { return frequencies_.attention_factor(); }
-  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
-  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
-  /// of positions does not count, but that of given entries does.
-  std::uint64_t fingerprint() const { return fingerprint_; }
-  /// What the entries come from.
-  table_source source() const { return source_; }
-  /// Whether the table has a row for `position`.
-  bool contains(std::int64_t position) const { return position >= first() && position < last(); }
-
-  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
-  /// must outlive what is returned.
-  ///
-  /// Throws:  std::invalid_argument if first_channel is negative
-  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
-
-  /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
-  row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
-  /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
-  row_map sin(std::int64_t position) const { return {view().cos(checked(position)) + pairs(), pairs()}; }
-
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
-  ///
-  /// Throws:  std::out_of_range
-  bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
-
-  /// The rows without any check.
-  detail::table_view<S> view() const {
-    return {entries_.data(),
-            pairs(),
-            first_,
-            source_ == table_source::entries,
-            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
-            at_origin_.data()};
-  }
-
- private:
-  friend struct detail::given_entries;
-
-  struct unwritten_tag {};
-  struct range_tag {};
-  struct coordinates_tag {};
-
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
-      : frequencies_(of),
-        first_(first),
-        fingerprint_(detail::mix_inv_freq(
-            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
-        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
-
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, unwritten_tag{}) {
-    require_one_axis();
-    const detail::small_angles multiplied(of);
-    detail::range_phases phases(of, first);
-    for (Index r = 0; r < this->rows(); ++r)
-      write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
-  }
-
-  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
-      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
-    coordinates_ = std::move(coordinates);
-    fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
-    source_ = table_source::coordinates;
-    const detail::small_angles multiplied(of);
-    detail::coordinate_phases phases(of);
-    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
-    for (Index r = 0; r < rows(); ++r) {
-      const auto coordinate = [&](Index a) { return coordinates_(r, a); };
-      write_row(r, phases.at(coordinate), multiplied, coordinate);
-      for (Index a = 0; a < frequencies_.axes(); ++a)
-        if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
-    }
-  }
-
-  template <class Row>
-  void write_row(Index r, const detail::phase_row& phases, const detail::small_angles& multiplied,
-                 const Row& coordinates) {
-    S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
-    detail::write_table_row(phases, attention_factor(), cos, cos + pairs());
-    multiplied.write(coordinates, attention_factor(), cos, cos + pairs());
-  }
-
-  void require_one_axis() const {
-    if (frequencies_.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
-                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
-  }
-
-  std::int64_t checked(std::int64_t position) const {
-    if (!contains(position))
-      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
-                                                    " is outside the table's [", first(), ", ", last(), ")"));
-    return position;
-  }
-
-  frequencies frequencies_;
-  std::int64_t first_;
-  std::uint64_t fingerprint_;
-  table_source source_ = table_source::positions;
-  number_array<double> coordinates_;
-  number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
-  number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_TABLE_HPP
-
 /// The order in which a checked call of rotate passes through memory.
 
 namespace rope {
@@ -7843,15 +7586,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
                   [&](Index first, Index last) { all.run(positions, first, last); });
 }
 
-/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
-template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
-void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
-                              const placed_table<S>& table, const Source& positions,
-                              const Threads& threads = {}) {
-  using turn = row_turn<Layout, S, Source>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
-}
-
 /// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
 /// nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
@@ -7911,6 +7645,91 @@ void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& 
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#include <type_traits>
+
+
+/// Rows of channels: widened, rounded, and sums of their products in double.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+/// Numbers that a loop over channels takes together.
+inline constexpr int channels_at_once = 16;
+
+/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
+/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
+/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
+/// copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_at_once] = {};
+  Index d = 0;
+  for (; d + channels_at_once <= count; d += channels_at_once) {
+    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_at_once; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_at_once / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+
+/// The sum of x[d] y[d] over [0, count), in that order.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+
+/// The sum of x[d]^2 over [0, count), in that order.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
@@ -11578,158 +11397,6 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 #ifndef ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
 #define ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_ROTATION_CHECKS_HPP
-
-#include <cstdint>
-#include <limits>
-#include <string>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
-#define ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
-
-#include <algorithm>  // std::fill_n
-#include <type_traits>
-
-
-/// Whether a caller's own layout is one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
-/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
-/// stack.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
-                           "), got ", u, " and ", v, " for pair ", i));
-    }
-    constexpr Index at_once = 1024;
-    bool named[at_once];
-    for (Index begin = 0; begin < channels; begin += at_once) {
-      std::fill_n(named, at_once, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= at_once) continue;
-          if (named[channel - begin])
-            ROPE_THROW(std::invalid_argument,
-                       message(function, ": the layout must name every channel of [0, ", channels,
-                               ") once, got channel ", channel, " again for pair ", i));
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
-
-/// What can be wrong with a call that rotates, found before anything is written.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
-struct known_range {
-  position_range known;
-  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
-};
-
-/// The end of a message about a position: where several follow from a start, the start and the last of them.
-template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
-}
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  if (tokens == 1) return {};
-  std::string text = ", got positions ";
-  append(text, positions.start);
-  append(text, " to ");
-  append(text, advance(positions.start, tokens - 1));
-  append(text, " (start ");
-  append(text, positions.start);
-  append(text, ", ");
-  append(text, tokens);
-  append(text, " tokens)");
-  return text;
-}
-
-/// Refuses a window of channels that does not lie in the head.
-///
-/// Throws:  std::invalid_argument
-inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
-  if (rotary_dim > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              rotary_dim, " of ", head_dim));
-  if (first_channel > head_dim - rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
-                       " on that turn must lie in the head of ", head_dim, " channels"));
-}
-
-/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
-///
-/// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
-template <class Layout, class S, class Source>
-void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
-                    const placed_table<S>& placed, const Source& positions) {
-  const frequency_table<S>& table = placed.table();
-  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
-  const position_range range = positions.range(function, batch, tokens);
-  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(std::out_of_range, message(function, ": position ",
-                                          table.contains(range.smallest) ? range.largest : range.smallest,
-                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
-                                          as_given(positions, tokens).c_str()));
-  check_layout<Layout>(function, table.pairs());
-}
-
-/// The same and what can be wrong with the view, found before anything is written.
-template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                    const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
-  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
-}
-
-/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
-/// so m is at most 2^126 for float and 2^1022 for double.
-///
-/// Throws:  std::invalid_argument
-template <class S>
-void check_inverse(const char* function, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  using limits = std::numeric_limits<S>;
-  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_ROTATION_CHECKS_HPP
 
 /// What can be wrong with the tables that a call of attention rotates by.
 
@@ -14257,6 +13924,210 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 #include <span>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
+/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
+/// first aligned one as scalars, which -ffast-math may round in another way.
+template <class A>
+void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
+  using step = Eigen::Array<A, channels_at_once, 1>;
+  Index d = 0;
+  for (; d + channels_at_once <= count; d += channels_at_once)
+    Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
+  for (; d < count; ++d) out[d] = x[d] * r * g[d];
+}
+
+/// A checked norm. Its mean is over the squares of `group` consecutive heads, and weight[h * head_stride + d]
+/// is the weight of channel d of head h.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
+
+  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// What follows the norm where heads do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
+/// share it and programs can have it compiled once (`extern template`).
+template <class Layout, class S, class A>
+void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
+  const S* cos = table.cos(position);
+  const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
+  if constexpr (!std::is_same_v<S, A>)
+    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
+  rotate_token<Layout>(heads, row, false);
+}
+
+/// What follows the norm where heads turn: by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+  double m;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()),
+        first_channel(placed.first_channel()),
+        positions(at),
+        m(placed.table().attention_factor()) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    turn_heads<Layout>(table, m, position, heads);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
+  }
+
+ private:
+  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
+  /// are taken for each token, so that as many streams are read side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
+
+  /// Heads [first, first + heads) of token t of row b.
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        scale_channels(in, inverse, gain, head_dim, row);
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
+void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+                              const placed_table<S>& table, const Source& positions,
+                              const Threads& threads = {}) {
+  using turn = row_turn<Layout, S, Source>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 
 /// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
 /// follows it. Its backward pass is head_norm_gradient.hpp.
@@ -22699,6 +22570,51 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
+/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
+/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
+///
+///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
+///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
+///
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
+/// which is set aside first and counts in no fraction.
+///
+///     const axis_assignment axes = spread_sections({24, 20, 20});
+///
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
+///          the first at least 1
+/// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
+inline axis_assignment spread_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("spread_sections", sections);
+  const std::size_t axes = sections.size();
+  const bool time_ends = axes == 3;
+  if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("spread_sections: sections must be (time, height, width), time at least 1, or "
+                               "(height, width), got ",
+                               axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0}));
+  axis_assignment assignment{{}, static_cast<Index>(axes)};
+  std::vector<Index> all = sections, placed(axes, 0);
+  if (time_ends) --all[0];
+  std::size_t last = axes;  // the axis of the pair before: none yet
+  const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
+  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
+    std::size_t next = axes;
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      if (!left(axis) || axis == last) continue;
+      // compares the fractions placed / all without dividing
+      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+    }
+    if (next == axes) next = last;
+    ++placed[next];
+    assignment.axis_of_pair.push_back(static_cast<Index>(next));
+    last = next;
+  }
+  if (time_ends) assignment.axis_of_pair.push_back(0);
+  return assignment;
+}
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -22715,24 +22631,22 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
 
-#include <algorithm>  // std::clamp
+#include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
 #include <optional>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_DETAIL_BLEND_HPP
-#define ROPE_FREQUENCIES_DETAIL_BLEND_HPP
 
-#include <algorithm>  // std::clamp, std::min, std::max
-#include <cmath>
-
-
-/// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
-/// turns that it makes over the L0 positions of training. d is rotary_dim.
+/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
+/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
+/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
+/// std::invalid_argument for a field outside its range.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
+// turns that it makes over the L0 positions of training. d is rotary_dim.
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
 inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
@@ -22768,21 +22682,6 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
 inline long double ramp(Index pair, long double low, long double high) {
   return std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
 }
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_DETAIL_BLEND_HPP
-
-/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
-/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
-/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
-/// std::invalid_argument for a field outside its range.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
@@ -23322,68 +23221,6 @@ struct clipped_scaling {
 }  // namespace rope
 
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_SPREAD_SECTIONS_HPP
-#define ROPE_FREQUENCIES_SPREAD_SECTIONS_HPP
-
-#include <cstddef>
-#include <vector>
-
-
-/// The axes of openPangu's vision models.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
-/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
-/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
-///
-///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
-///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
-///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
-/// which is set aside first and counts in no fraction.
-///
-///     const axis_assignment axes = spread_sections({24, 20, 20});
-///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
-///          the first at least 1
-/// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
-inline axis_assignment spread_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("spread_sections", sections);
-  const std::size_t axes = sections.size();
-  const bool time_ends = axes == 3;
-  if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spread_sections: sections must be (time, height, width), time at least 1, or "
-                               "(height, width), got ",
-                               axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0}));
-  axis_assignment assignment{{}, static_cast<Index>(axes)};
-  std::vector<Index> all = sections, placed(axes, 0);
-  if (time_ends) --all[0];
-  std::size_t last = axes;  // the axis of the pair before: none yet
-  const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
-  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
-    std::size_t next = axes;
-    for (std::size_t axis = 0; axis < axes; ++axis) {
-      if (!left(axis) || axis == last) continue;
-      // compares the fractions placed / all without dividing
-      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
-    }
-    if (next == axes) next = last;
-    ++placed[next];
-    assignment.axis_of_pair.push_back(static_cast<Index>(next));
-    last = next;
-  }
-  if (time_ends) assignment.axis_of_pair.push_back(0);
-  return assignment;
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_SPREAD_SECTIONS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
@@ -30683,19 +30520,20 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);
 #include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <type_traits>  // std::type_identity_t
 #include <vector>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
-#define ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
 
-#include <limits>
-#include <string>
-#include <vector>
-
-
-/// How many cells a grid of patches has, found before memory is asked for.
+/// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
+/// one row per token, axes in the order (height, width) or (time, height, width).
+///
+///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
+///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
+///
+/// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
+/// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -30737,22 +30575,6 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
-
-/// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
-/// one row per token, axes in the order (height, width) or (time, height, width).
-///
-///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
-///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
-///
-/// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
-/// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
-
-namespace rope {
-inline namespace ROPE_ABI {
 
 /// Integer coordinates [rows, axes].
 using integer_coordinates = owned_array<std::int64_t>;

@@ -62,8 +62,8 @@ string(REPEAT "\n" 300 long)
 breach(include/rope/tables/phase.hpp "${line}" "${line}#include <rope/rotation/view.hpp>\n"
   "rotation/ is not below tables/")
 breach(include/rope/models/axes.hpp "${line}" "${line}#include <rope/cache/kv_cache.hpp>\n" "cache/ is not below models/")
-breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/detail/phase_row.hpp>\n"
-  "attention/merge.hpp includes tables/detail/phase_row.hpp, the detail of another room")
+breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/detail/phase_rows.hpp>\n"
+  "attention/merge.hpp includes tables/detail/phase_rows.hpp, the detail of another room")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation/detail/rotation_pass.hpp>\n"
   "attention/ enters other rooms by attention/detail/turned_tokens.hpp alone")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation.hpp>\n" "includes the door rotation.hpp")
@@ -93,11 +93,11 @@ breach(include/rope/tables/angle.hpp "" "#ifndef ROPE_TABLES_ANGLE_HPP\n" "has n
 breach(include/rope/tables/angle.hpp "" "#ifndef ROPE_TABLES_ANGLE_HPP\n" "tables.hpp does not include tables/angle.hpp")
 breach(include/rope/rope.hpp "#include <rope/cache.hpp>\n" "" "rope.hpp does not include cache.hpp")
 breach(include/rope/tables.hpp "#include <rope/tables/table.hpp>\n"
-  "#include <rope/tables/table.hpp>\n#include <rope/tables/detail/phase_row.hpp>\n" "a door shows no detail/")
+  "#include <rope/tables/table.hpp>\n#include <rope/tables/detail/phase_rows.hpp>\n" "a door shows no detail/")
 breach(include/rope/tables.hpp "#include <rope/tables/table.hpp>\n"
   "#include <rope/tables/table.hpp>\n#include <rope/rotation/view.hpp>\n" "rotation/ is not below tables/")
 breach(include/rope/rotation.hpp "#include <rope/rotation/view.hpp>\n"
-  "#include <rope/rotation/view.hpp>\n#include <rope/rotation/view_checks.hpp>\n" "which is for the rooms")
+  "#include <rope/rotation/view.hpp>\n#include <rope/rotation/checks.hpp>\n" "which is for the rooms")
 breach(tests/tables/angles.test.cpp "" "#include <rope/tables/table.hpp>\n" "a law belongs in tests/tables/laws/")
 breach(tests/tables/table.test.cpp "#include <rope/tables/table.hpp>" "#include <rope/rope.hpp>"
   "must include <rope/tables/table.hpp> first")

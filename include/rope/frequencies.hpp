@@ -12,7 +12,6 @@
 #include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
-#include <rope/frequencies/spread_sections.hpp>
 #include <rope/frequencies/video_axes.hpp>
 #include <rope/frequencies/vision_axes.hpp>
 

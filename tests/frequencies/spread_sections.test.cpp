@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <rope/frequencies/spread_sections.hpp>
-
 #include <rope/frequencies/axes.hpp>
+
 #include <string>
 #include <vector>
 

@@ -18,10 +18,10 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
 /// The backward pass of `attention`.

@@ -14,8 +14,8 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
 /// threads, machines or blocks of a cache.

@@ -12,11 +12,10 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
 /// Attention to keys and values that are integers of 8 bits with one scale per token and head.

@@ -18,8 +18,8 @@
 #include <rope/cache/detail/cache_step.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>  // the checks of types
 #include <rope/tables/table.hpp>
 
 /// The attention block of a transformer.

@@ -17,13 +17,12 @@
 #include <rope/cache/detail/written_pages.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 
 /// New keys and values on their way to pages.

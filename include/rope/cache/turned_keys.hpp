@@ -13,13 +13,12 @@
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/key_turn.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 
 /// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own

@@ -13,13 +13,28 @@
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/detail/inverse_power.hpp>
 
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// base^(-numerator / denominator) for small non-negative integers.
+///
+/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
+/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
+/// long double is double.
+inline long double inverse_power(long double base, Index numerator, Index denominator) {
+  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
+  const long double x = n / d;
+  const long double residual = std::fma(-x, d, n) / d;
+  const long double power = std::pow(base, -x);
+  return power - power * (residual * std::log(base));
+}
+
+}  // namespace detail
 
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,

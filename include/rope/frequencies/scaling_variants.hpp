@@ -10,7 +10,6 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/detail/blend.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 

@@ -10,7 +10,6 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
-#include <rope/frequencies/detail/inverse_power.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 

@@ -9,7 +9,6 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/frequencies/spread_sections.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// From what a checkpoint says about its axes to frequencies that have them.

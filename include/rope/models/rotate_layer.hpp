@@ -15,11 +15,11 @@
 #include <rope/models/run_time_query_scaling.hpp>
 #include <rope/models/tables.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// All that a layer of an imported model does to queries and keys before they meet, in one call.
 

@@ -10,7 +10,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
-#include <rope/positions/detail/grid_cells.hpp>
+#include <rope/positions/grid_positions.hpp>
 
 /// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
 /// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.

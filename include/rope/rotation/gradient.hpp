@@ -11,9 +11,9 @@
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/gradient_kernel.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
-#include <rope/rotation/detail/type_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>

@@ -16,8 +16,8 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
 

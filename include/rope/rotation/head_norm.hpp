@@ -13,13 +13,11 @@
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 

@@ -14,10 +14,10 @@
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// The backward pass of `normalize_heads`.
 

@@ -9,9 +9,9 @@
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// Converts a model from one layout to the other. Scores do not change when the channels of queries and keys
 /// are reordered in the same way, so weights that were trained for one layout serve the other after their

@@ -19,10 +19,9 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>
 

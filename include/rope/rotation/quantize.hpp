@@ -12,9 +12,9 @@
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// Heads rounded to integers of 8 bits with one scale per token and head, and back.
 

@@ -8,8 +8,8 @@
 
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
 

@@ -14,8 +14,8 @@
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 
 /// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
 /// sharpen it again. Queries are scaled before or after their rotation; keys are not.

@@ -10,9 +10,9 @@
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 

@@ -17,7 +17,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>
-#include <rope/tables/detail/range_phases.hpp>
+#include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>

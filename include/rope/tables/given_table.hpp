@@ -14,7 +14,7 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/tables/detail/given_entries.hpp>
-#include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
 /// Tables that do not come from frequencies: angles that a network predicts for every token (learned

@@ -16,12 +16,9 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/detail/coordinate_phases.hpp>
-#include <rope/tables/detail/range_phases.hpp>
-#include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
-#include <rope/tables/detail/table_row.hpp>
-#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/phase.hpp>
 #include <rope/tables/placed_table.hpp>
 

@@ -17,10 +17,9 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>
-#include <rope/tables/detail/range_phases.hpp>
-#include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
-#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
 /// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or

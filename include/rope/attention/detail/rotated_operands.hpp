@@ -10,7 +10,7 @@
 #include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/rotation_checks.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>

@@ -6,7 +6,7 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/rotation_checks.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/query_key_tables.hpp>
 

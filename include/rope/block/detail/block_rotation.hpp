@@ -8,11 +8,11 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/gradient.hpp>  // rotate_gradient
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 

@@ -18,10 +18,10 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 

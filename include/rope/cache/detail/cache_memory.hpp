@@ -19,12 +19,12 @@
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantize.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/table.hpp>
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,

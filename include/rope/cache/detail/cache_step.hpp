@@ -16,8 +16,8 @@
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/tables/table.hpp>
 
 /// One step of a decoder, appending and attending: what would fail in its second half is found before the

@@ -22,12 +22,11 @@
 #include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/table.hpp>
 
 /// One call of attention with a cache: its checks, and the calls of the kernels for its rows.

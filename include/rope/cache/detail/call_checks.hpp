@@ -10,8 +10,8 @@
 #include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>  // the checks of types
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/view_checks.hpp>  // the checks of types
 #include <rope/tables/placed_table.hpp>
 
 /// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.

@@ -8,7 +8,7 @@
 #include <rope/cache/detail/cache_rows.hpp>  // positions_of_row
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/rotation_checks.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 

@@ -19,11 +19,10 @@
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/rotation_checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 

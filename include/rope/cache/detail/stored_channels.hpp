@@ -11,6 +11,7 @@
 #include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/head_norm.hpp>  // normalize_and_rotate_all
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantize.hpp>
 #include <rope/rotation/quantized_view.hpp>

@@ -9,7 +9,7 @@
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
-#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 
 /// Rows of a table that are computed once for all heads of a token: where entries are of another type than
 /// channels turn in, and where the rows of an inverse are not those of the table times a constant.

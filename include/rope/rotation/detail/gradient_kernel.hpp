@@ -15,9 +15,8 @@
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/rotation_checks.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/rotation/view_checks.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 

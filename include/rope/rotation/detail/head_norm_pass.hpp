@@ -16,7 +16,7 @@
 #include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/placed_table.hpp>
 
 /// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
@@ -196,6 +196,15 @@ void run_norm_passes(const Threads& threads, const First& first, const More&... 
                       }
                     }
                   });
+}
+
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
+void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+                              const placed_table<S>& table, const Source& positions,
+                              const Threads& threads = {}) {
+  using turn = row_turn<Layout, S, Source>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
 }  // namespace detail

@@ -14,7 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/phase.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>

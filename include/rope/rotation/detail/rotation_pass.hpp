@@ -12,10 +12,9 @@
 #include <rope/base/simd/packet.hpp>  // prefetch_after
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
-#include <rope/rotation/detail/head_norm_pass.hpp>
 #include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
@@ -266,15 +265,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   const rotation<Layout, inverse, T, S> all(x, out, table, back);
   parallel_pieces(threads, all.tokens(), all.bytes(),
                   [&](Index first, Index last) { all.run(positions, first, last); });
-}
-
-/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
-template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
-void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
-                              const placed_table<S>& table, const Source& positions,
-                              const Threads& threads = {}) {
-  using turn = row_turn<Layout, S, Source>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
 /// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;

@@ -15,7 +15,7 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
 /// How tables are made whose entries do not come from frequencies.

@@ -1,23 +1,111 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
-#define ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
+#ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
+#define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/detail/phase_row.hpp>
 #include <rope/tables/phase.hpp>
 
-/// The phases of rows of coordinates. What does not depend on the row is computed once.
+/// The phases of all pairs of a row of a table: of consecutive positions, and of rows of coordinates.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// One phase per pair. The upper 128 bits, which are all that most float entries need, lie side by side, so
+/// that compilers evaluate several pairs at once.
+class phase_row {
+ public:
+  explicit phase_row(std::size_t pairs)
+      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
+
+  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
+  const uint128* upper() const { return upper_.data(); }
+
+  phase operator[](std::size_t i) const {
+    const uint128 upper = upper_.data()[i];
+    return {{upper.hi, upper.lo, lower_.data()[i]}};
+  }
+  void set(std::size_t i, phase p) {
+    upper_.data()[i] = {p.turn.hi, p.turn.mid};
+    lower_.data()[i] = p.turn.lo;
+  }
+  void clear() {
+    for (uint128& upper : upper_) upper = {};
+    for (std::uint64_t& lower : lower_) lower = 0;
+  }
+
+  void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
+  /// Adds a phase to every pair's.  Requires: as many pairs
+  void add(const phase_row& step) {
+    const std::size_t pairs = size();
+    uint128* upper = upper_.data();
+    std::uint64_t* lower = lower_.data();
+    const uint128* step_upper = step.upper_.data();
+    const std::uint64_t* step_lower = step.lower_.data();
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const std::uint64_t low = lower[i] + step_lower[i], carry = low < step_lower[i] ? 1u : 0u;
+      const std::uint64_t mid = upper[i].lo + step_upper[i].lo, sum = mid + carry;
+      upper[i].hi += step_upper[i].hi + (mid < step_upper[i].lo ? 1u : 0u) + (sum < carry ? 1u : 0u);
+      upper[i].lo = sum;
+      lower[i] = low;
+    }
+  }
+
+ private:
+  number_array<uint128> upper_;
+  number_array<std::uint64_t> lower_;
+};
+
+/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
+/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
+class range_phases {
+ public:
+  /// \param of  on one axis; outlives this object
+  range_phases(const frequencies& of, std::int64_t first)
+      : position_(first),
+        frequencies_(of),
+        step_(static_cast<std::size_t>(of.pairs())),
+        now_(static_cast<std::size_t>(of.pairs())),
+        slow_(of.pairs()) {
+    for (std::size_t i = 0; i < step_.size(); ++i) {
+      const double speed = of.inv_freq(static_cast<Index>(i), 0);
+      step_.set(i, phase_of(speed));
+      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
+    }
+  }
+
+  /// The phases of the next position, valid until the next call.
+  const phase_row& next() {
+    const std::int64_t position = position_++;
+    const auto find = [this, position](std::size_t i) {
+      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
+    };
+    if (in_steps_ && !beyond_steps(position)) {
+      now_.add(step_);
+      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
+    } else {
+      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
+      in_steps_ = !beyond_steps(position);
+    }
+    return now_;
+  }
+
+ private:
+  std::int64_t position_;
+  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
+  const frequencies& frequencies_;
+  phase_row step_, now_;
+  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
+  Index slow_count_ = 0;
+};
 
 /// A coordinate that is no integer, as significand * 2^-places.
 struct fractional {
@@ -132,4 +220,4 @@ class coordinate_phases {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
+#endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_CHECKS_HPP
+
+#include <algorithm>  // std::fill_n
+#include <cstdint>
+#include <functional>  // std::less
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>  // std::pair
+
+#include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
+
+/// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
+/// positions that it rotates. All of it is found before anything is written.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+//
+// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
+// too; other arguments are types.
+
+template <class X>
+inline constexpr bool is_head_view = false;
+template <class T>
+inline constexpr bool is_head_view<head_view<T>> = true;
+
+template <class X>
+concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
+
+/// Channels in memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+template <class X>
+concept memory_without_axes =
+    !is_head_view<X> &&
+    (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
+
+/// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
+template <unsigned places, class... Arguments>
+constexpr bool has_memory_at() {
+  unsigned place = 0;
+  bool has = false;
+  ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
+  return has;
+}
+
+/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+template <int views, class First, class... Others>
+constexpr bool lacks_view() {
+  return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
+}
+
+/// What any function takes for a table: one, or one behind a norm, or one for queries and one for keys.
+template <class X>
+concept table_behind_norm = requires(const X& x) {
+  placed(x.table());
+};
+template <class X>
+concept tables_of_both = requires(const X& x) {
+  placed(x.queries());
+};
+template <class X>
+concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
+
+template <class... Arguments>
+inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A layout that turns pairs is named, and is one.
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
+                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
+                     "<half_split>(...)");                                                         \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
+                ": a layout is interleaved, half_split or a type with static first and second "    \
+                "(i, pairs)")
+
+/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
+
+#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
+  static_assert(position_form<Positions>,            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments")
+
+#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
+  static_assert(parallel_executor<Threads>, name                                         \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
+                "parallel_for(count, body), both const")
+
+/// What every function that turns pairs takes.
+#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
+  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
+  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
+  ROPE_DETAIL_CHECK_THREADS(name, Threads)
+
+/// A head `x` that is overwritten, beside the function that leaves it as it is.
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
+  static_assert(!std::is_const_v<T>,           \
+                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
+                name ": both views turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                            \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
+                name ": both views have the same channel type")
+
+#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+
+#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
+  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
+                name ": " names " have the same channel type")
+
+#define ROPE_DETAIL_VIEW_SENTENCE(name) \
+  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)"
+#define ROPE_DETAIL_TABLE_SENTENCE(name) \
+  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+
+/// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
+/// if it is none of views, a table. Both conditions are about `Layout` and `Arguments`.
+#define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
+  template <class Layout = detail::unnamed_layout, class... Arguments>         \
+  requires((no_view) || (no_table)) void function(Arguments&&...) {            \
+    static_assert(!(no_view), ROPE_DETAIL_VIEW_SENTENCE(name));                \
+    static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
+  }                                                                            \
+  static_assert(true)
+
+/// The first `views` arguments are views. Further ones may be lists of positions, which have no axes either.
+#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
+
+/// The arguments of bits `places` are views, where others that come first or between them are none.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
+  ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
+
+/// The first `views` arguments are views, and one behind them is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+                  detail::lacks_table<Arguments...>)
+
+/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
+  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Refuses negative extents and views larger than the address space.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
+                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
+    ROPE_THROW(std::length_error,
+               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
+/// (shape_of).
+///
+/// Throws:  std::invalid_argument
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check_one = [function](const auto& x) {
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check_one(views), ...);
+}
+
+/// Whether the view covers every element between its first and its last one.
+template <class T>
+bool is_dense(const head_view<T>& x) {
+  Index last = x.head_dim - 1;
+  bool ascends = true;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
+    if (extent > 1) last += (extent - 1) * stride;
+    ascends = ascends && (extent <= 1 || stride >= 0);
+  }
+  return ascends && last + 1 == x.size();
+}
+
+/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
+/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
+template <class T>
+bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
+  if (x.size() == 0) return true;
+  if (x.data == out.data)
+    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+           (x.tokens == 1 || x.token_stride == out.token_stride) &&
+           (x.heads == 1 || x.head_stride == out.head_stride);
+  if (!is_dense(x) || !is_dense(out)) return true;
+  const std::less<const T*> before;
+  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+}
+
+/// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
+/// longest first. True is certain. False is certain only if every stride is at least as long as what the
+/// shorter ones span, as in a window of an array.
+template <class T>
+bool holds_channel(const head_view<T>& x, const T* place) {
+  if (std::less<const T*>{}(place, x.data)) return false;
+  struct axis {
+    Index extent, stride;
+  };
+  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
+  const auto order = [&axes](int longer, int shorter) {
+    if (axes[longer].stride < axes[shorter].stride) {
+      const axis other = axes[longer];
+      axes[longer] = axes[shorter];
+      axes[shorter] = other;
+    }
+  };
+  order(0, 1);
+  order(1, 2);
+  order(0, 1);
+  // Not place - x.data: allocations of a process of 32 bits may lie farther apart than half of the address
+  // space, which a signed difference does not hold, nor is it defined.
+  auto rest =
+      (reinterpret_cast<std::uintptr_t>(place) - reinterpret_cast<std::uintptr_t>(x.data)) / sizeof(T);
+  for (const axis& a : axes) {
+    if (a.extent == 1 || a.stride <= 0) continue;
+    const auto stride = static_cast<std::uintptr_t>(a.stride);
+    if (rest / stride >= static_cast<std::uintptr_t>(a.extent)) return false;
+    rest %= stride;
+  }
+  return rest < static_cast<std::uintptr_t>(x.head_dim);
+}
+
+/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
+template <class T>
+bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
+  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+}
+
+/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
+/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
+/// stack.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
+                           "), got ", u, " and ", v, " for pair ", i));
+    }
+    constexpr Index at_once = 1024;
+    bool named[at_once];
+    for (Index begin = 0; begin < channels; begin += at_once) {
+      std::fill_n(named, at_once, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= at_once) continue;
+          if (named[channel - begin])
+            ROPE_THROW(std::invalid_argument,
+                       message(function, ": the layout must name every channel of [0, ", channels,
+                               ") once, got channel ", channel, " again for pair ", i));
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+
+/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
+struct known_range {
+  position_range known;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
+};
+
+/// The end of a message about a position: where several follow from a start, the start and the last of them.
+template <class Source>
+std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
+  return {};
+}
+inline std::string as_given(const contiguous_positions& positions, Index tokens) {
+  if (tokens == 1) return {};
+  std::string text = ", got positions ";
+  append(text, positions.start);
+  append(text, " to ");
+  append(text, advance(positions.start, tokens - 1));
+  append(text, " (start ");
+  append(text, positions.start);
+  append(text, ", ");
+  append(text, tokens);
+  append(text, " tokens)");
+  return text;
+}
+
+/// Refuses a window of channels that does not lie in the head.
+///
+/// Throws:  std::invalid_argument
+inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+  if (rotary_dim > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              rotary_dim, " of ", head_dim));
+  if (first_channel > head_dim - rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
+                       " on that turn must lie in the head of ", head_dim, " channels"));
+}
+
+/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
+///
+/// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
+template <class Layout, class S, class Source>
+void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
+                    const placed_table<S>& placed, const Source& positions) {
+  const frequency_table<S>& table = placed.table();
+  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  const position_range range = positions.range(function, batch, tokens);
+  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
+    ROPE_THROW(std::out_of_range, message(function, ": position ",
+                                          table.contains(range.smallest) ? range.largest : range.smallest,
+                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
+                                          as_given(positions, tokens).c_str()));
+  check_layout<Layout>(function, table.pairs());
+}
+
+/// The same and what can be wrong with the view, found before anything is written.
+template <class Layout, class T, class S, class Source>
+void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                    const Source& positions) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
+}
+
+/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
+/// so m is at most 2^126 for float and 2^1022 for double.
+///
+/// Throws:  std::invalid_argument
+template <class S>
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_CHECKS_HPP
