@@ -216,16 +216,18 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 
-#include <algorithm>  // std::copy_n, std::fill_n, std::max
+#include <algorithm>  // std::fill, std::fill_n, std::min, std::max, std::copy_n
+#include <cstddef>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill_n
+#include <cstddef>
 #include <cstdint>
 
 // SPDX-License-Identifier: MIT
@@ -3285,23 +3287,65 @@ class block_keys {
   row_in_tile* met_;  // [tokens, heads]
 };
 
+/// The queries of a strip: row r is head head_of(r) of token token_of(r).
+struct strip_rows {
+  Index batch_row, first_token, first_head, group, first_row, count;
+
+  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
+  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
+};
+
+/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
+template <Index most_rows>
+struct strip_in_tile {
+  const visibility& rules;
+  strip_rows rows;
+  const block_keys& keys;
+  Index begin;
+  tile_range hull = {0, 0};  // keys of the tile that any row may see
+  row_in_tile met[std::size_t(most_rows)];
+
+  strip_in_tile(const block_keys& of, const strip_rows& strip)
+      : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
+    for (Index r = 0; r < rows.count; ++r) {
+      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
+      hull.include(met[r].range);
+    }
+  }
+
+  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
+  /// end of that part.
+  template <class Mark>
+  Index mark_hidden(Index r, Mark* hidden) const {
+    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
+                      begin, met[r].range, hidden);
+  }
+
+  /// The entries of the bias of row r, from that of key 0 on.
+  const float* bias_of(Index r) const {
+    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+  }
+
+  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
+  void for_each_bias(Index r, const auto& body) const {
+    if (const auto& bias = rules.options().bias)
+      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
+  }
+
+  /// Calls body(j, kept) for the keys of the part of row r.
+  void for_each_kept(Index r, const auto& body) const {
+    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
+  }
+};
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
-
-#include <algorithm>  // std::max, std::min, std::fill_n
-#include <span>
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
@@ -3318,8 +3362,8 @@ class block_keys {
 #include <utility>      // std::index_sequence
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
-#define ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+#ifndef ROPE_ATTENTION_DETAIL_PREFETCH_HPP
+#define ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
@@ -3334,22 +3378,183 @@ class block_keys {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
-#define ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+#ifndef ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
+#define ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
 
-#include <algorithm>  // std::min
-#include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 #define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 
-#include <bit>  // std::has_single_bit, std::countr_zero
+#include <algorithm>  // std::min
+#include <bit>        // std::has_single_bit, std::countr_zero
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 #include <utility>  // std::in_range
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PANELS_HPP
+#define ROPE_BASE_SIMD_PANELS_HPP
+
+#include <algorithm>  // std::min, std::fill
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::index_sequence
+
+
+/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
+/// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
+/// panel are loaded, and each row contributes one number to two multiply-adds.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sizes of the kernel for numbers A.
+template <class A>
+struct panel_shape {
+  /// Rows of a strip: two sums each, two packets of the panel and one of a row must fit the registers.
+  static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
+  static constexpr int packets = 2;
+  /// Keys or channels of a panel.
+  static constexpr Index width = packets * lanes<packet<A>>;
+  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
+  static constexpr Index tile = 128;
+  static_assert(tile % width == 0);
+
+  /// `count` rounded up to whole panels.
+  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
+};
+
+/// The sums of a strip in registers, [rows][packets].
+template <class A, int packets>
+struct strip_sums {
+  using P = packet<A>;
+  static constexpr int rows = panel_shape<A>::rows;
+  P sum[std::size_t(rows * packets)];
+
+  /// Calls body(row constant, packet constant) for each sum, unrolled.
+  template <class Body>
+  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
+    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+  }
+
+  /// sum[r][n] += row_numbers[r * step] * panel[n]
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const A* row_numbers, Index step, const A* panel) {
+    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
+                  std::make_index_sequence<std::size_t(packets)>{});
+  }
+
+ private:
+  template <class Body, std::size_t... i>
+  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
+     ...);
+  }
+  template <std::size_t... r, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void step_unrolled(const A* row_numbers, Index step, const A* panel,
+                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
+    const P columns[] = {load<P>(panel + Index(n) * lanes<P>)...};
+    (row_unrolled<int(r)>(fill<P>(row_numbers[Index(r) * step]), columns, all), ...);
+  }
+  template <int row, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void row_unrolled(const P& number, const P* columns, std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] = multiply_add(number, columns[n], sum[row * packets + int(n)])), ...);
+  }
+};
+
+/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
+///
+/// \param queries  [depth, rows]
+/// \param keys     [depth, width]
+template <class A>
+EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, shape::packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
+  for (Index d = 0; d < depth; ++d)
+    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
+/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
+/// at zero: equal terms added one by one to a sum of many lose as many roundings as there are.
+///
+/// \param weights  [rows, tile]
+/// \param values   [tile, width]
+/// \param sums_in_memory  [rows, width]
+template <class A, int packets>
+EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
+                                   const A* shrink, A* sums_in_memory) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
+    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
+  });
+}
+
+/// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
+/// `padded_count`.
+template <class A, class X>
+void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
+                     Index packed_stride) {
+  using P = packet<A>;
+  constexpr Index L = lanes<P>;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if (here == L) {
+      for (; d + L <= depth; d += L) {
+        P block[std::size_t(L)];
+        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
+        for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
+          const Index after = (n + L + i) * row_stride + d;
+          prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
+        }
+        transpose(block);
+        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
+      }
+    }
+    for (; d < depth; ++d)
+      for (Index i = 0; i < columns; ++i)
+        packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
+  }
+}
+
+/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, zeros behind them.
+template <class A, class X>
+void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
+  using P = packet<A>;
+  constexpr Index width = panel_shape<A>::width, L = lanes<P>;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    const Index here = (std::min)(width, depth - c);
+    if (here == width) {
+      for (Index i = 0; i < width; i += L) store(packed + i, load<P>(row + c + i));
+    } else {
+      for (Index i = 0; i < here; ++i) packed[i] = static_cast<A>(row[c + i]);
+      std::fill(packed + here, packed + width, A(0));
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_PANELS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
 #define ROPE_ROTATION_QUANTIZED_VIEW_HPP
@@ -6150,178 +6355,9 @@ struct token_source {
   Index first_ = 0;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PANELS_HPP
-#define ROPE_BASE_SIMD_PANELS_HPP
-
-#include <algorithm>  // std::min, std::fill
-#include <cstddef>
-#include <cstdint>
-#include <utility>  // std::index_sequence
-
-
-/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
-/// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
-/// panel are loaded, and each row contributes one number to two multiply-adds.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Sizes of the kernel for numbers A.
-template <class A>
-struct panel_shape {
-  /// Rows of a strip: two sums each, two packets of the panel and one of a row must fit the registers.
-  static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
-  static constexpr int packets = 2;
-  /// Keys or channels of a panel.
-  static constexpr Index width = packets * lanes<packet<A>>;
-  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
-  static constexpr Index tile = 128;
-  static_assert(tile % width == 0);
-
-  /// `count` rounded up to whole panels.
-  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
-};
-
-/// The sums of a strip in registers, [rows][packets].
-template <class A, int packets>
-struct strip_sums {
-  using P = packet<A>;
-  static constexpr int rows = panel_shape<A>::rows;
-  P sum[std::size_t(rows * packets)];
-
-  /// Calls body(row constant, packet constant) for each sum, unrolled.
-  template <class Body>
-  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
-    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
-  }
-
-  /// sum[r][n] += row_numbers[r * step] * panel[n]
-  EIGEN_ALWAYS_INLINE void multiply_add_row(const A* row_numbers, Index step, const A* panel) {
-    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
-                  std::make_index_sequence<std::size_t(packets)>{});
-  }
-
- private:
-  template <class Body, std::size_t... i>
-  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
-    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
-     ...);
-  }
-  template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void step_unrolled(const A* row_numbers, Index step, const A* panel,
-                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const P columns[] = {load<P>(panel + Index(n) * lanes<P>)...};
-    (row_unrolled<int(r)>(fill<P>(row_numbers[Index(r) * step]), columns, all), ...);
-  }
-  template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const P& number, const P* columns, std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = multiply_add(number, columns[n], sum[row * packets + int(n)])), ...);
-  }
-};
-
-/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
-///
-/// \param queries  [depth, rows]
-/// \param keys     [depth, width]
-template <class A>
-EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
-  for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
-  });
-}
-
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
-/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
-/// at zero: equal terms added one by one to a sum of many lose as many roundings as there are.
-///
-/// \param weights  [rows, tile]
-/// \param values   [tile, width]
-/// \param sums_in_memory  [rows, width]
-template <class A, int packets>
-EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
-                                   const A* shrink, A* sums_in_memory) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
-    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
-  });
-}
-
-/// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
-/// `padded_count`.
-template <class A, class X>
-void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
-                     Index packed_stride) {
-  using P = packet<A>;
-  constexpr Index L = lanes<P>;
-  for (Index n = 0; n < padded_count; n += L) {
-    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
-    Index d = 0;
-    if (here == L) {
-      for (; d + L <= depth; d += L) {
-        P block[std::size_t(L)];
-        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
-        for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
-          const Index after = (n + L + i) * row_stride + d;
-          prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
-        }
-        transpose(block);
-        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
-      }
-    }
-    for (; d < depth; ++d)
-      for (Index i = 0; i < columns; ++i)
-        packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
-  }
-}
-
-/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, zeros behind them.
-template <class A, class X>
-void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
-  using P = packet<A>;
-  constexpr Index width = panel_shape<A>::width, L = lanes<P>;
-  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
-    const Index here = (std::min)(width, depth - c);
-    if (here == width) {
-      for (Index i = 0; i < width; i += L) store(packed + i, load<P>(row + c + i));
-    } else {
-      for (Index i = 0; i < here; ++i) packed[i] = static_cast<A>(row[c + i]);
-      std::fill(packed + here, packed + width, A(0));
-    }
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_PANELS_HPP
-
-/// Scales of keys and values that are integers. Where these stream from memory, or are multiplied as
-/// integers, a product with a scale per token takes the place of one per channel: scores are multiplied by
-/// the scales of the keys, weights, once their sum is formed, by those of the values.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+// Scales of keys and values that are integers. Where these stream from memory, or are multiplied as
+// integers, a product with a scale per token takes the place of one per channel: scores are multiplied by
+// the scales of the keys, weights, once their sum is formed, by those of the values.
 
 /// Whether rows that are read as `Storage` are still to be multiplied by their scales.
 template <class Storage>
@@ -6392,10 +6428,141 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
-#define ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
+#ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
+#define ROPE_TABLES_QUERY_KEY_TABLES_HPP
+
+
+/// The tables that queries and keys rotate by: one for both, or one for each.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A table for the queries and another one for the keys. What attends takes it wherever it takes one table.
+///
+///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
+///
+/// Either may be placed in the head. It refers to both tables, which must outlive it.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class query_key_tables {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+
+  /// Two tables, each a frequency_table or one that is placed in the head.
+  query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
+      : queries_(queries), keys_(keys) {}
+
+  /// What queries rotate by.
+  const placed_table<S>& queries() const { return queries_; }
+  /// What keys rotate by.
+  const placed_table<S>& keys() const { return keys_; }
+
+ private:
+  placed_table<S> queries_, keys_;
+};
+template <rotation_table Queries, rotation_table Keys>
+query_key_tables(const Queries&, const Keys&) -> query_key_tables<typename Queries::scalar>;
+
+namespace detail {
+
+template <rotation_table Table>
+query_key_tables<typename Table::scalar> tables_of(const Table& both) {
+  return {placed(both), placed(both)};
+}
+template <class Tables>
+requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
+auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
+
+}  // namespace detail
+
+/// What attention rotates by: a frequency_table, one that is placed in the head, or a type whose `queries()`
+/// and `keys()` are two of them, as query_key_tables and xpos are.
+template <class Tables>
+concept attention_tables = requires(const Tables& tables) {
+  detail::tables_of(tables);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
+
+/// The record of a checked call of attention, which every kernel takes, and the checks of its tables.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries and keys that are attended to as they are.
+struct no_rotation {
+  static constexpr bool rotates = false;
+};
+
+/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
+/// table for p + row_of_zero. Visibility goes by p.
+template <class L, class S>
+struct table_rotation {
+  static constexpr bool rotates = true;
+  using Layout = L;
+  using scalar = S;
+  query_key_tables<S> tables;
+  std::int64_t row_of_zero = 0;
+};
+
+/// A checked call of attention.
+///
+/// \tparam T  channels of queries and outputs
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
+template <class T, class Turn, class C = T>
+struct attention_call {
+  using stored = C;
+  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
+  /// once.
+  using turned = std::conditional_t<Turn::rotates, T, C>;
+
+  head_view<const T> q;
+  token_source<C> k, v;
+  head_view<T> out;
+  visibility rules;
+  Turn turn;
+
+  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
+};
+
+/// Queries that see nothing are not rotated, so their positions need no row of the table.
+template <class Layout, class T, class C, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
+                     const query_key_tables<S>& tables, const visibility& rules) {
+  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
+  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
+}
+
+/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
+/// query.
+///
+/// Throws:  std::invalid_argument
+template <class Tables>
+void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
+  if constexpr (requires { Tables::needs_causal; })
+    if (Tables::needs_causal && !options.causal)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": xPos needs causal attention, got causal = false"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
+#define ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
+
+#include <cstdint>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
@@ -7608,7 +7775,8 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 
-/// All that attention asks of the rotation room's inside: to turn what has been checked.
+/// How attention rotates queries and keys: tokens while they are read, and whole operands of the backward
+/// pass.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -7640,11 +7808,89 @@ void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& 
     rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, way_back::transpose);
 }
 
+// Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
+// that sees nothing and a key past its row's count need no row of the table: they turn by any that is there,
+// and nothing reads them.
+
+struct attending_queries {
+  const visibility& rule;
+  std::int64_t unused;  // a position of the table
+
+  std::int64_t operator()(Index b, Index t) const {
+    return rule.blind(b, t) ? unused : rule.query_position(b, t);
+  }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    for (Index b = 0; b < batch; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        if (!rule.blind(b, t)) range.include(rule.query_position(b, t));
+    return range;
+  }
+};
+
+struct attended_keys {
+  const visibility& rule;
+  std::int64_t unused;
+
+  bool counts(Index b, Index t) const {
+    const auto key_counts = rule.options().key_counts;
+    return key_counts.empty() || t < key_counts[static_cast<std::size_t>(b)];
+  }
+  std::int64_t operator()(Index b, Index t) const { return counts(b, t) ? rule.key_position(b, t) : unused; }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    for (Index b = 0; b < batch; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        if (counts(b, t)) range.include(rule.key_position(b, t));
+    return range;
+  }
+};
+
+template <class T>
+struct rotated_pair {
+  head_view<const T> q, k;
+};
+
+/// Copies of q and k, rotated; valid until the next call with the same T on the same thread.
+///
+/// Requires:  the options are checked
+/// Throws:    as `rotate`, before anything is written
+template <class Layout, class T, class S, class Threads = this_thread>
+rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
+                                 const head_view<const T>& k, const query_key_tables<S>& tables,
+                                 const visibility& rule, const Threads& threads = {}) {
+  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  const attending_queries query_positions = {rule, query_table.table().first()};
+  const attended_keys key_positions = {rule, key_table.table().first()};
+  check_rotation<Layout>(function, q, query_table, query_positions);
+  check_rotation<Layout>(function, k, key_table, key_positions);
+  struct rotated_copies {};
+  T* memory = workspace<rotated_copies, T>(q.size() + k.size());
+  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
+  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
+  rotate_where_seen<Layout>(q, rotated_q, query_table, query_positions, threads);
+  rotate_where_seen<Layout>(k, rotated_k, key_table, key_positions, threads);
+  return {rotated_q, rotated_k};
+}
+
+/// Turns gradients with respect to the rotated queries and keys into gradients with respect to the unrotated
+/// ones, in place.
+template <class Layout, class T, class S, class Threads>
+void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
+                           const query_key_tables<S>& tables, const visibility& rule,
+                           const Threads& threads) {
+  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  const attending_queries query_positions = {rule, query_table.table().first()};
+  const attended_keys key_positions = {rule, key_table.table().first()};
+  rotate_gradient_where_seen<Layout>(d_q, query_table, query_positions, threads);
+  rotate_gradient_where_seen<Layout>(d_k, key_table, key_positions, threads);
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_TURNED_TOKENS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 #define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
@@ -7730,67 +7976,6 @@ double sum_of_squares(const X* x, Index count) {
 }  // namespace rope
 
 #endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
-#define ROPE_TABLES_QUERY_KEY_TABLES_HPP
-
-
-/// The tables that queries and keys rotate by: one for both, or one for each.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A table for the queries and another one for the keys. What attends takes it wherever it takes one table.
-///
-///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
-///
-/// Either may be placed in the head. It refers to both tables, which must outlive it.
-///
-/// \tparam S  float or double: the type of a table entry
-template <class S>
-class query_key_tables {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-
-  /// Two tables, each a frequency_table or one that is placed in the head.
-  query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
-      : queries_(queries), keys_(keys) {}
-
-  /// What queries rotate by.
-  const placed_table<S>& queries() const { return queries_; }
-  /// What keys rotate by.
-  const placed_table<S>& keys() const { return keys_; }
-
- private:
-  placed_table<S> queries_, keys_;
-};
-template <rotation_table Queries, rotation_table Keys>
-query_key_tables(const Queries&, const Keys&) -> query_key_tables<typename Queries::scalar>;
-
-namespace detail {
-
-template <rotation_table Table>
-query_key_tables<typename Table::scalar> tables_of(const Table& both) {
-  return {placed(both), placed(both)};
-}
-template <class Tables>
-requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
-auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
-
-}  // namespace detail
-
-/// What attention rotates by: a frequency_table, one that is placed in the head, or a type whose `queries()`
-/// and `keys()` are two of them, as query_key_tables and xpos are.
-template <class Tables>
-concept attention_tables = requires(const Tables& tables) {
-  detail::tables_of(tables);
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
 /// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
 /// of a few rows in the cache.
@@ -7798,42 +7983,6 @@ concept attention_tables = requires(const Tables& tables) {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Queries and keys that are attended to as they are.
-struct no_rotation {
-  static constexpr bool rotates = false;
-};
-
-/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
-/// table for p + row_of_zero. Visibility goes by p.
-template <class L, class S>
-struct table_rotation {
-  static constexpr bool rotates = true;
-  using Layout = L;
-  using scalar = S;
-  query_key_tables<S> tables;
-  std::int64_t row_of_zero = 0;
-};
-
-/// A checked call of attention.
-///
-/// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
-template <class T, class Turn, class C = T>
-struct attention_call {
-  using stored = C;
-  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
-  /// once.
-  using turned = std::conditional_t<Turn::rotates, T, C>;
-
-  head_view<const T> q;
-  token_source<C> k, v;
-  head_view<T> out;
-  visibility rules;
-  Turn turn;
-
-  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
-};
 
 /// rows[n * stride + d]
 template <class X>
@@ -8102,7 +8251,7 @@ EIGEN_ALWAYS_INLINE void request(stream_ahead& ahead, requests_again& again) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+#endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 
 /// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
 /// from where they are.
@@ -8444,7 +8593,16 @@ class decode_turns {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+
+#include <algorithm>  // std::max, std::min, std::fill_n
+#include <span>
+#include <type_traits>
+#include <utility>  // std::pair
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 #define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
@@ -8455,75 +8613,6 @@ class decode_turns {
 #include <cstddef>
 #include <cstdint>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
-#define ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
-
-#include <cstddef>
-
-
-/// Where the rows of a strip of queries meet a tile of keys, forwards and backwards.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The queries of a strip: row r is head head_of(r) of token token_of(r).
-struct strip_rows {
-  Index batch_row, first_token, first_head, group, first_row, count;
-
-  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
-  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
-};
-
-/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
-template <Index most_rows>
-struct strip_in_tile {
-  const visibility& rules;
-  strip_rows rows;
-  const block_keys& keys;
-  Index begin;
-  tile_range hull = {0, 0};  // keys of the tile that any row may see
-  row_in_tile met[std::size_t(most_rows)];
-
-  strip_in_tile(const block_keys& of, const strip_rows& strip)
-      : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
-    for (Index r = 0; r < rows.count; ++r) {
-      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
-      hull.include(met[r].range);
-    }
-  }
-
-  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
-  /// end of that part.
-  template <class Mark>
-  Index mark_hidden(Index r, Mark* hidden) const {
-    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
-                      begin, met[r].range, hidden);
-  }
-
-  /// The entries of the bias of row r, from that of key 0 on.
-  const float* bias_of(Index r) const {
-    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
-  }
-
-  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
-  void for_each_bias(Index r, const auto& body) const {
-    if (const auto& bias = rules.options().bias)
-      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
-  }
-
-  /// Calls body(j, kept) for the keys of the part of row r.
-  void for_each_kept(Index r, const auto& body) const {
-    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
 /// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
@@ -9126,354 +9215,108 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 
 #endif  // ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
-#define ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
+#define ROPE_ATTENTION_DETAIL_PREFILL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill_n, std::fill
+#include <cstddef>
+#include <utility>  // std::pair, std::swap
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
-#define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 
-#include <algorithm>  // std::copy_n
-#include <bit>        // std::bit_cast
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>  // std::memcpy
+#include <limits>
 #include <type_traits>
 
 
-/// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.
-
-ROPE_DETAIL_QUIET_BEGIN
+/// How the softmax of a query begins, and what is made of it in the end.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-struct bfloat16_pair {
-  Eigen::bfloat16 even, odd;
-};
-
-/// The sums of products of pairs in a register.
-using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
-
-template <class P>
-struct pair_lanes_of {
-  using type = bits_packet<P>;
-};
-template <>
-struct pair_lanes_of<float> {
-  using type = bfloat16_pair;
-};
-/// A pair for every lane of P, the even one in its lower half.
-template <class P>
-using pair_lanes = typename pair_lanes_of<P>::type;
-
-/// Pairs (from[0], from[1]), (from[2], from[3]), ...
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> load_neighbours(const Eigen::bfloat16* from) {
-  if constexpr (std::is_arithmetic_v<P>)
-    return {from[0], from[1]};
-  else
-    return load_bits<pair_lanes<P>>(from);
-}
-/// The pair (from[0], from[1]) in every lane.
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return {from[0], from[1]};
-  } else {
-    std::int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return fill<pair_lanes<P>>(both);
-  }
-}
-
-/// The pairs of the first `count` channels, at most 2 * lanes<P>; zeros behind them.
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  if constexpr (sizeof(P) == 64) {
-    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-    return pair_lanes<P>(_mm512_maskz_loadu_epi16(first, from));
-  } else
-#endif
-  {
-    Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
-    std::copy_n(from, count, padded);
-    return load_neighbours<P>(padded);
-  }
-}
-
-/// Pairs of the same channel of two tokens that are neighbours: of the even channels, and of the odd ones.
+/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
 ///
-/// \param first, second  channels of two tokens, as load_neighbours gives them
-template <class P>
-EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>& first,
-                                                            const pair_lanes<P>& second) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return {{first.even, second.even}, {first.odd, second.odd}};
-  } else {
-    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u)), lower = fill<pair_lanes<P>>(0xffff);
-    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
-            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
+/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
+/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
+template <class T>
+void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
+  using A = arithmetic<T>;
+  using P = packet<A>;
+  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
+  Index c = 0;
+  if constexpr (in_packets) {
+    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
+    for (; c + lanes<P> <= count; c += lanes<P>)
+      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
+  }
+  for (; c < count; ++c)
+    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
+}
+
+/// A sink logit in units of log2; saturated, as scores are.
+template <class A>
+double sink_score(float logit) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
+}
+
+/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+template <class A>
+void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
+  const auto logits = rules.options().sink_logits;
+  for (Index r = 0; r < strip.count; ++r) {
+    state.maximum[r] =
+        logits.empty() ? A(0)
+                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
+    state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
 
-/// The instruction of x86 takes numbers below 2^-126 as 0, and makes its results 0 there.
-inline float flushed_as_products(float x) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
+/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
+/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
+/// channel is a product, which is rounded in one way only.
+template <class A>
+auto divided(const const_channels_map<A>& channels, A divisor) {
+#if defined(__FAST_MATH__)
+  return channels * as_computed(A(1) / divisor);
 #else
-  return x;
+  return channels / divisor;
 #endif
 }
-/// a * b + sum. The product of two bfloat16 has no more digits than a float.
-inline float multiply_add_bfloat16(Eigen::bfloat16 a, Eigen::bfloat16 b, float sum) {
-  return flushed_as_products(multiply_add(flushed_as_products(static_cast<float>(a)),
-                                          flushed_as_products(static_cast<float>(b)),
-                                          flushed_as_products(sum)));
+
+/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+template <class A, class T>
+void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
+  if (equal(sum, A(0)))
+    std::fill(out, out + count, T(0));
+  else
+    channels_map<T>(out, count) =
+        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
+            .template cast<T>();
 }
 
-/// a.even * b.even + (a.odd * b.odd + sum) in every lane.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lanes<P>& b, const P& sum) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, sum));
-  } else {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-    static_assert(sizeof(P) == 64);
-    return P(_mm512_dpbf16_ps(__m512(sum), std::bit_cast<__m512bh>(__m512i(a)),
-                              std::bit_cast<__m512bh>(__m512i(b))));
-#else
-    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
-    const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
-    return multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
-#endif
-  }
-}
-
-/// Products of queries and weights with keys and values, all bfloat16, as attention streams them.
-struct bfloat16_products {
-  using number = Eigen::bfloat16;
-  using stored = Eigen::bfloat16;
-  using sum = float;
-  using sums = pair_sums;
-  using pairs = pair_lanes<sums>;
-  using reals = pair_sums;
-  static constexpr Index lanes = detail::lanes<sums>;
-
-  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
-  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_neighbours<sums>(from); }
-  static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-    return load_first_neighbours<sums>(from, count);
-  }
-  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_neighbours<sums>(from); }
-  static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
-    return multiply_add_pairs<sums>(a, b, c);
-  }
-  static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    return pairs_of_tokens<sums>(first, second);
-  }
-  static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
-  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
-  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
-  static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
-    store_alternating(to, even, odd);
-  }
-  static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(float* to, sums (&of)[std::size_t(lanes)]) {
-    store(to, sums_of_lanes(of));
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
-
-/// Weights of a tile as bfloat16.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
-inline void round_panel(const float* weights, Eigen::bfloat16* to) {
-  if constexpr (lanes < pair_sums >> 1) {
-    const auto both = load_even_odd<pair_sums>(weights);
-    store_even_odd(to, both.even, both.odd);
-  } else {
-    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
-  }
-}
-
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
-/// neighbour that is not in the hull has a weight of zero.
-inline void round_weights(const tile_range& hull, Index rows, const float* weights,
-                          Eigen::bfloat16* rounded) {
-  using shape = panel_shape<float>;
-  for (Index r = 0; r < rows; ++r) {
-    Eigen::bfloat16* row = rounded + r * shape::tile;
-    for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
-      round_panel(weights + r * shape::tile + j, row + j);
-    if (hull.first % 2 == 1) row[hull.first - 1] = Eigen::bfloat16(0.0f);
-    if (hull.last % 2 == 1) row[hull.last] = Eigen::bfloat16(0.0f);
-  }
+template <class A>
+void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
+  const auto report = rules.options().log_sum_exp;
+  if (report.empty()) return;
+  const attention_shape& shape = rules.shape();
+  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+      equal(sum, A(0)) || rules.is_padding(b, i)
+          ? attention_options::no_keys
+          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
 }
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_ROUNDED_WEIGHTS_HPP
-
-/// What decoding multiplies as bfloat16, as in bfloat16_operands.hpp.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class Turn>
-class bfloat16_decode_operands {
-  using T = Eigen::bfloat16;
-  using shape = panel_shape<float>;
-  using call_type = attention_call<T, Turn, T>;
-  using pairs_of_values = value_pairs<bfloat16_products>;
-
- public:
-  using sum = arithmetic<typename call_type::stored>;
-
-  bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
-    struct decode_pairs {};
-    struct decode_visible_sums {};
-    struct decode_turned {};
-    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
-    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
-    weights_ = queries_ + of_.rows * of_.heads * depth;
-    visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
-    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
-  }
-
-  void pack_queries(Index kv, Index t, double factor) {
-    factor_ = static_cast<float>(factor);
-    const Index group = call_.group(), depth = call_.q.head_dim;
-    const tile_range heads = of_.heads_of(t, group);
-    if (heads.empty()) return;
-    const row_block<T> rows =
-        query_rows(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, buffers_);
-    for (Index g = heads.first; g < heads.last; ++g)
-      std::copy_n(rows.rows + (g - heads.first) * rows.stride, depth,
-                  query(kv, t * group + g - of_.first_row));
-  }
-  void clear_queries(Index kv, Index t) {
-    const tile_range heads = of_.heads_of(t, call_.group());
-    for (Index g = heads.first; g < heads.last; ++g)
-      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
-  }
-
-  void score(key_runs<T>& keys, Index i, float* scores) {
-    const token_run<T> run = keys.tokens(i);
-    const Index first = keys.run[i].first;
-    const auto block = read_keys<T>(call_, run, buffers_);
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
-                                                      scores + r * shape::tile + first,
-                                                      r == 0 ? &keys.ahead[i] : nullptr);
-    });
-    for (Index r = 0; r < of_.rows; ++r)
-      channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
-  }
-
-  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
-                            const rows_of_head& /*rows*/, float* /*weights*/) {}
-
-  void add_values(key_runs<T>& keys, const rows_of_head& rows, const float* weights, float* sums, bool asks) {
-    for (Index i = 0; i < keys.count; ++i) {
-      const pairs_of_values values =
-          pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
-      for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
-      });
-    }
-  }
-
-  void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
-    channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
-  }
-
-  /// Pages of an odd number of tokens part neighbours.
-  bool must_gather() const { return call_.v.page_size() % 2 == 1; }
-
-  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return are_finite(call_.v, of_.b, kv, begin, hull);
-  }
-
-  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
-  /// values are numbers gets the bits of add_values.
-  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
-                          tile_softmax<float>& softmax, float* sums) {
-    const tile_range& hull = softmax.hull();
-    const Index channels = call_.v.head_dim;
-    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.turned, channels});
-    for (Index r = 0; r < rows.count; ++r) {
-      for (Index j = hull.first; j < hull.last; ++j) {
-        T* to = buffers_.turned + (j - hull.first) * channels;
-        if (softmax.sees(r, j))
-          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
-        else
-          std::fill_n(to, channels, T(0.0f));
-      }
-      std::fill_n(visible_sums_, channels, 0.0f);
-      value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
-      channels_map<sum> of_row(sums + r * channels, channels);
-      if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
-      of_row += const_channels_map<sum>(visible_sums_, channels);
-    }
-  }
-
- private:
-  T* query(Index kv, Index row) const {
-    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
-  }
-
-  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
-  pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
-                             const row_block<T>& values) {
-    round_weights(keys, rows, weights, weights_);
-    return {values, keys.first, keys.last, weights_, shape::tile};
-  }
-
-  const call_type& call_;
-  decode_queries of_;
-  float factor_ = 0;
-  T* queries_;           // [heads, rows, head_dim]
-  T* weights_;           // [rows, tile], of the part that is worked on
-  float* visible_sums_;  // [value_dim]
-  row_buffers<T> buffers_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_DECODE_OPERANDS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
-
-#include <algorithm>  // std::fill, std::fill_n, std::min, std::max
-#include <cstddef>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_PAIRED_VALUES_HPP
-#define ROPE_ATTENTION_DETAIL_PAIRED_VALUES_HPP
-
-#include <algorithm>  // std::fill_n
-
+#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PAIR_PANELS_HPP
 #define ROPE_BASE_SIMD_PAIR_PANELS_HPP
@@ -9687,76 +9530,14 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
 
-/// The values of a tile, packed as pairs of tokens that are neighbours.
+/// Attention of many queries: the operands of its products, packed tile by tile, and the kernel.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// \tparam Products  bfloat16_products or integer_products
-template <class Products>
-class paired_values {
-  using shape = panel_shape<float>;
-  using number = typename Products::number;
-
- public:
-  /// Numbers in memory for heads of `channels` channels.
-  static constexpr Index size(Index channels) { return shape::tile * shape::padded(channels); }
-
-  paired_values(number* memory, Index channels) : memory_(memory), channels_(channels) {}
-
-  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
-  void pack(Index n, Index count, const row_block<typename Products::stored>& rows) const {
-    constexpr Index stride = shape::tile * shape::width;
-    for (Index j = 0; j < count;) {
-      const auto* row = rows.rows + j * rows.stride;
-      number* to = memory_ + (n + j) / 2 * 2 * shape::width;
-      if ((n + j) % 2 == 0 && j + 1 < count) {
-        pack_rows_of_pairs<Products>(row, row + rows.stride, channels_, to, stride);
-        j += 2;
-      } else {
-        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
-          for (Index c = 0; c < channels_; c += shape::width)
-            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
-        pack_row_of_pairs<Products>(row, (n + j) % 2, channels_, to, stride);
-        ++j;
-      }
-    }
-  }
-
-  /// The panel that begins with `channel`, [tile / 2, width] of pairs.
-  const number* panel(Index channel) const { return memory_ + channel * shape::tile; }
-
-  /// The sums of a panel in the order of channels.
-  static const float* in_order(const float* sums, float* room) {
-    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
-    return room;
-  }
-
- private:
-  number* memory_;  // [value_panels, tile / 2, width] of pairs
-  Index channels_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_PAIRED_VALUES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
-
-#include <algorithm>  // std::min, std::max
-#include <utility>    // std::pair
-
-
-/// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
-/// packed into strips and panels.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
+// packed into strips and panels.
 
 /// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
 /// head kv serves all of them.
@@ -9869,19 +9650,418 @@ class prefill_operands {
   row_buffers<T> buffers_;
 };
 
+/// \tparam Products  bfloat16_products or integer_products
+template <class Products>
+class paired_values {
+  using shape = panel_shape<float>;
+  using number = typename Products::number;
+
+ public:
+  /// Numbers in memory for heads of `channels` channels.
+  static constexpr Index size(Index channels) { return shape::tile * shape::padded(channels); }
+
+  paired_values(number* memory, Index channels) : memory_(memory), channels_(channels) {}
+
+  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
+  void pack(Index n, Index count, const row_block<typename Products::stored>& rows) const {
+    constexpr Index stride = shape::tile * shape::width;
+    for (Index j = 0; j < count;) {
+      const auto* row = rows.rows + j * rows.stride;
+      number* to = memory_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < count) {
+        pack_rows_of_pairs<Products>(row, row + rows.stride, channels_, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
+          for (Index c = 0; c < channels_; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
+        pack_row_of_pairs<Products>(row, (n + j) % 2, channels_, to, stride);
+        ++j;
+      }
+    }
+  }
+
+  /// The panel that begins with `channel`, [tile / 2, width] of pairs.
+  const number* panel(Index channel) const { return memory_ + channel * shape::tile; }
+
+  /// The sums of a panel in the order of channels.
+  static const float* in_order(const float* sums, float* room) {
+    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
+    return room;
+  }
+
+ private:
+  number* memory_;  // [value_panels, tile / 2, width] of pairs
+  Index channels_;
+};
+
+// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
+// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
+// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
+// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
+// tokens at all.
+
+/// What strips keep between tiles, cut from the scratch of the thread.
+template <class A>
+struct prefill_state {
+  using shape = panel_shape<A>;
+
+  Index strips, value_panels;
+  A* sums;                // [strips, value_panels, rows, width]
+  softmax_rows<A> state;  // [strips, rows]
+  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
+  softmax_rows<A> total;
+  A* scores;  // [rows, tile]
+
+  prefill_state(Index strip_count, Index value_dim)
+      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
+    struct prefill_sums {};
+    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
+    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
+    state.maximum = sums + all_rows * padded_values;
+    state.sum = state.maximum + all_rows;
+    total_sums = state.sum + all_rows;
+    total.maximum = total_sums + all_rows * padded_values;
+    total.sum = total.maximum + all_rows;
+    scores = total.sum + all_rows;
+  }
+
+  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
+  softmax_rows<A> strip_state(Index s) const {
+    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
+  }
+};
+
+/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
+template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
+class prefill_block {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+
+ public:
+  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
+  /// a hundredth of the work.
+  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
+
+  prefill_block(const call_type& call, const query_block& block)
+      : call_(call),
+        block_(block),
+        factors_(call.rules),
+        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
+        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
+        operands_(call, block, m_.strips) {}
+
+  void run() {
+    pack_queries();
+    Index run = keys_.begin() / run_of_keys;
+    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      attend_tile(begin, count);
+    });
+    if (has_total_) {
+      end_run();
+      std::swap(m_.sums, m_.total_sums);
+      std::swap(m_.state, m_.total);
+    }
+    for (Index s = 0; s < m_.strips; ++s) write(s);
+  }
+
+ private:
+  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
+  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
+  static constexpr Index run_of_keys = 32 * shape::tile;
+
+  /// Adds the sums of the present run to those of the runs before.
+  void end_run() {
+    const Index panel = shape::rows * shape::width;
+    if (!has_total_) {
+      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
+      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
+    }
+    has_total_ = true;
+    for (Index s = 0; s < m_.strips; ++s)
+      for (Index r = 0; r < rows_of(s).count; ++r) {
+        const Index row = s * shape::rows + r;
+        if (equal(m_.state.sum[row], A(0))) continue;
+        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
+                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
+        for (Index p = 0; p < m_.value_panels; ++p) {
+          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
+          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
+          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
+        }
+        m_.state.maximum[row] = m_.state.sum[row] = A(0);
+      }
+  }
+
+  strip_rows rows_of(Index s) const {
+    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
+    return {block_.b,     block_.first_token, block_.first_head,
+            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
+  }
+
+  void pack_queries() {
+    const Index heads = block_.heads;
+    for (Index t = 0; t < block_.tokens; ++t)
+      if (!keys_.of(block_.first_token + t).empty())
+        operands_.pack_queries(t, factors_.query);
+      else
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
+    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
+    std::fill(m_.sums, m_.state.maximum, A(0));
+    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
+  }
+
+  void attend_tile(Index begin, Index count) {
+    operands_.pack_tile(begin, count);
+    bool known = false, finite = true;
+    for (Index s = 0; s < m_.strips; ++s) {
+      const strip_rows rows = rows_of(s);
+      tile_softmax<A> softmax(keys_, rows);
+      const tile_range hull = softmax.hull();
+      if (hull.empty()) continue;
+      operands_.score(s, hull, m_.scores);
+      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
+      if (multiplies_hidden && !known) {
+        known = true;
+        finite = operands_.finite_values(count);
+      }
+      if (multiplies_hidden && !finite)
+        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
+      else
+        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
+    }
+  }
+
+  void write(Index s) {
+    const strip_rows rows = rows_of(s);
+    const softmax_rows<A> state = m_.strip_state(s);
+    const Index channels = call_.v.head_dim;
+    A room[std::size_t(shape::width)];
+    for (Index r = 0; r < rows.count; ++r) {
+      const A* sums = m_.strip_sums(s) + r * shape::width;
+      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
+      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+                       (std::min)(shape::width, channels - c), out + c);
+      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
+                        state.sum[r]);
+    }
+  }
+
+  const call_type& call_;
+  query_block block_;
+  score_factors factors_;
+  block_keys keys_;
+  prefill_state<A> m_;
+  Operands operands_;
+  bool has_total_ = false;
+};
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+#define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 
-/// What a block of queries multiplies as bfloat16. Queries and keys are not rounded: they have the bits that
-/// they have in memory or after `rotate`, and their sums are multiplied by the factor of scores. Weights are
-/// rounded.
+#include <algorithm>  // std::copy_n
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.
+
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+struct bfloat16_pair {
+  Eigen::bfloat16 even, odd;
+};
+
+/// The sums of products of pairs in a register.
+using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
+
+template <class P>
+struct pair_lanes_of {
+  using type = bits_packet<P>;
+};
+template <>
+struct pair_lanes_of<float> {
+  using type = bfloat16_pair;
+};
+/// A pair for every lane of P, the even one in its lower half.
+template <class P>
+using pair_lanes = typename pair_lanes_of<P>::type;
+
+/// Pairs (from[0], from[1]), (from[2], from[3]), ...
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> load_neighbours(const Eigen::bfloat16* from) {
+  if constexpr (std::is_arithmetic_v<P>)
+    return {from[0], from[1]};
+  else
+    return load_bits<pair_lanes<P>>(from);
+}
+/// The pair (from[0], from[1]) in every lane.
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return {from[0], from[1]};
+  } else {
+    std::int32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return fill<pair_lanes<P>>(both);
+  }
+}
+
+/// The pairs of the first `count` channels, at most 2 * lanes<P>; zeros behind them.
+template <class P>
+EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  if constexpr (sizeof(P) == 64) {
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    return pair_lanes<P>(_mm512_maskz_loadu_epi16(first, from));
+  } else
+#endif
+  {
+    Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
+    std::copy_n(from, count, padded);
+    return load_neighbours<P>(padded);
+  }
+}
+
+/// Pairs of the same channel of two tokens that are neighbours: of the even channels, and of the odd ones.
+///
+/// \param first, second  channels of two tokens, as load_neighbours gives them
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>& first,
+                                                            const pair_lanes<P>& second) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  } else {
+    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u)), lower = fill<pair_lanes<P>>(0xffff);
+    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
+  }
+}
+
+/// The instruction of x86 takes numbers below 2^-126 as 0, and makes its results 0 there.
+inline float flushed_as_products(float x) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+#else
+  return x;
+#endif
+}
+/// a * b + sum. The product of two bfloat16 has no more digits than a float.
+inline float multiply_add_bfloat16(Eigen::bfloat16 a, Eigen::bfloat16 b, float sum) {
+  return flushed_as_products(multiply_add(flushed_as_products(static_cast<float>(a)),
+                                          flushed_as_products(static_cast<float>(b)),
+                                          flushed_as_products(sum)));
+}
+
+/// a.even * b.even + (a.odd * b.odd + sum) in every lane.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lanes<P>& b, const P& sum) {
+  if constexpr (std::is_arithmetic_v<P>) {
+    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, sum));
+  } else {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+    static_assert(sizeof(P) == 64);
+    return P(_mm512_dpbf16_ps(__m512(sum), std::bit_cast<__m512bh>(__m512i(a)),
+                              std::bit_cast<__m512bh>(__m512i(b))));
+#else
+    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
+    const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
+    return multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+#endif
+  }
+}
+
+/// Products of queries and weights with keys and values, all bfloat16, as attention streams them.
+struct bfloat16_products {
+  using number = Eigen::bfloat16;
+  using stored = Eigen::bfloat16;
+  using sum = float;
+  using sums = pair_sums;
+  using pairs = pair_lanes<sums>;
+  using reals = pair_sums;
+  static constexpr Index lanes = detail::lanes<sums>;
+
+  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
+  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
+    return load_first_neighbours<sums>(from, count);
+  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
+    return multiply_add_pairs<sums>(a, b, c);
+  }
+  static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return pairs_of_tokens<sums>(first, second);
+  }
+  static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
+  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
+  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
+  static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
+    store_alternating(to, even, odd);
+  }
+  static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(float* to, sums (&of)[std::size_t(lanes)]) {
+    store(to, sums_of_lanes(of));
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
+
+/// Operands of products in bfloat16, of the prefill kernel and of the decode kernel. Queries and keys are not
+/// rounded: they have the bits that they have in memory or after `rotate`, and their sums are multiplied by
+/// the factor of scores. Weights are rounded.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
+inline void round_panel(const float* weights, Eigen::bfloat16* to) {
+  if constexpr (lanes < pair_sums >> 1) {
+    const auto both = load_even_odd<pair_sums>(weights);
+    store_even_odd(to, both.even, both.odd);
+  } else {
+    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
+  }
+}
+
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
+/// neighbour that is not in the hull has a weight of zero.
+inline void round_weights(const tile_range& hull, Index rows, const float* weights,
+                          Eigen::bfloat16* rounded) {
+  using shape = panel_shape<float>;
+  for (Index r = 0; r < rows; ++r) {
+    Eigen::bfloat16* row = rounded + r * shape::tile;
+    for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
+      round_panel(weights + r * shape::tile + j, row + j);
+    if (hull.first % 2 == 1) row[hull.first - 1] = Eigen::bfloat16(0.0f);
+    if (hull.last % 2 == 1) row[hull.last] = Eigen::bfloat16(0.0f);
+  }
+}
 
 template <class Turn>
 class bfloat16_operands {
@@ -10002,6 +10182,126 @@ class bfloat16_operands {
   row_buffers<T> buffers_;
 };
 
+template <class Turn>
+class bfloat16_decode_operands {
+  using T = Eigen::bfloat16;
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, T>;
+  using pairs_of_values = value_pairs<bfloat16_products>;
+
+ public:
+  using sum = arithmetic<typename call_type::stored>;
+
+  bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_pairs {};
+    struct decode_visible_sums {};
+    struct decode_turned {};
+    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
+    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
+    weights_ = queries_ + of_.rows * of_.heads * depth;
+    visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
+    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
+  }
+
+  void pack_queries(Index kv, Index t, double factor) {
+    factor_ = static_cast<float>(factor);
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    const row_block<T> rows =
+        query_rows(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, buffers_);
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::copy_n(rows.rows + (g - heads.first) * rows.stride, depth,
+                  query(kv, t * group + g - of_.first_row));
+  }
+  void clear_queries(Index kv, Index t) {
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
+  }
+
+  void score(key_runs<T>& keys, Index i, float* scores) {
+    const token_run<T> run = keys.tokens(i);
+    const Index first = keys.run[i].first;
+    const auto block = read_keys<T>(call_, run, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
+                                                      scores + r * shape::tile + first,
+                                                      r == 0 ? &keys.ahead[i] : nullptr);
+    });
+    for (Index r = 0; r < of_.rows; ++r)
+      channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
+  }
+
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
+                            const rows_of_head& /*rows*/, float* /*weights*/) {}
+
+  void add_values(key_runs<T>& keys, const rows_of_head& rows, const float* weights, float* sums, bool asks) {
+    for (Index i = 0; i < keys.count; ++i) {
+      const pairs_of_values values =
+          pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
+      for_groups_of_rows(rows.count, [&](auto group, Index r) {
+        value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
+      });
+    }
+  }
+
+  void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
+    channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
+  }
+
+  /// Pages of an odd number of tokens part neighbours.
+  bool must_gather() const { return call_.v.page_size() % 2 == 1; }
+
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    return are_finite(call_.v, of_.b, kv, begin, hull);
+  }
+
+  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
+  /// values are numbers gets the bits of add_values.
+  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
+                          tile_softmax<float>& softmax, float* sums) {
+    const tile_range& hull = softmax.hull();
+    const Index channels = call_.v.head_dim;
+    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < rows.count; ++r) {
+      for (Index j = hull.first; j < hull.last; ++j) {
+        T* to = buffers_.turned + (j - hull.first) * channels;
+        if (softmax.sees(r, j))
+          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
+        else
+          std::fill_n(to, channels, T(0.0f));
+      }
+      std::fill_n(visible_sums_, channels, 0.0f);
+      value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
+      channels_map<sum> of_row(sums + r * channels, channels);
+      if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
+      of_row += const_channels_map<sum>(visible_sums_, channels);
+    }
+  }
+
+ private:
+  T* query(Index kv, Index row) const {
+    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
+  }
+
+  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
+  pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
+                             const row_block<T>& values) {
+    round_weights(keys, rows, weights, weights_);
+    return {values, keys.first, keys.last, weights_, shape::tile};
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  float factor_ = 0;
+  T* queries_;           // [heads, rows, head_dim]
+  T* weights_;           // [rows, tile], of the part that is worked on
+  float* visible_sums_;  // [value_dim]
+  row_buffers<T> buffers_;
+};
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -10011,94 +10311,16 @@ class bfloat16_operands {
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill, std::copy_n
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-
-#include <algorithm>  // std::fill, std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
-
-
-/// How the softmax of a query begins, and what is made of it in the end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A sink logit in units of log2; saturated, as scores are.
-template <class A>
-double sink_score(float logit) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
-}
-
-/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
-template <class A>
-void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
-  const auto logits = rules.options().sink_logits;
-  for (Index r = 0; r < strip.count; ++r) {
-    state.maximum[r] =
-        logits.empty() ? A(0)
-                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
-    state.sum[r] = logits.empty() ? A(0) : A(1);
-  }
-}
-
-/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
-/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
-/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
-/// channel is a product, which is rounded in one way only.
-template <class A>
-auto divided(const const_channels_map<A>& channels, A divisor) {
-#if defined(__FAST_MATH__)
-  return channels * as_computed(A(1) / divisor);
-#else
-  return channels / divisor;
-#endif
-}
-
-/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
-template <class A, class T>
-void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (equal(sum, A(0)))
-    std::fill(out, out + count, T(0));
-  else
-    channels_map<T>(out, count) =
-        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
-            .template cast<T>();
-}
-
-template <class A>
-void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
-  const auto report = rules.options().log_sum_exp;
-  if (report.empty()) return;
-  const attention_shape& shape = rules.shape();
-  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      equal(sum, A(0)) || rules.is_padding(b, i)
-          ? attention_options::no_keys
-          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_SPLITS_HPP
-#define ROPE_ATTENTION_DETAIL_SPLITS_HPP
-
-#include <algorithm>  // std::max
+#include <algorithm>  // std::max, std::min, std::fill, std::copy_n
 #include <atomic>
+#include <cstdint>
 #include <memory>  // std::construct_at
 
 
-/// The splits that decoding cuts keys into: which ones it reads, and when all of a row are complete.
+/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
+/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
+/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
+/// does not depend on threads.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -10163,58 +10385,6 @@ class pending_splits {
   split_places* places_;        // [batch]
   std::atomic<Index>* counts_;  // [batch, pieces]
 };
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_SPLITS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
-#define ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
-
-#include <type_traits>
-
-
-/// The sum that merges two parts of an attention.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
-///
-/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
-/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
-template <class T>
-void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
-  using A = arithmetic<T>;
-  using P = packet<A>;
-  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
-  Index c = 0;
-  if constexpr (in_packets) {
-    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
-    for (; c + lanes<P> <= count; c += lanes<P>)
-      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
-  }
-  for (; c < count; ++c)
-    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
-
-/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
-/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
-/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
-/// does not depend on threads.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 /// What splits leave behind, per query of every key head.
 template <class A>
@@ -10470,54 +10640,14 @@ void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<a
 
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 
-#include <algorithm>  // std::fill_n, std::min
-#include <cstdint>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ROUNDED_INTEGERS_HPP
-#define ROPE_ATTENTION_DETAIL_ROUNDED_INTEGERS_HPP
-
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::max, std::min, std::fill, std::fill_n
 #include <cstdint>
 #include <limits>
+#include <utility>  // std::pair
 
-
-/// Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
-/// values of 8 bits, so that a sum of products stays below 2^31.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Rounds the channels of a query and returns their scale.
-inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
-  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
-                  sum = (std::numeric_limits<std::int32_t>::max)();
-  return quantize_channels(
-      channels, head_dim, rounded,
-      static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
-}
-
-/// Rounds a row of weights [tile], of which those of `hull` count, and returns their scale. They are
-/// multiplied in pairs: a neighbour that is not in the hull has a weight of zero.
-inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
-  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
-  static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
-  if (hull.first % 2 == 1) rounded[hull.first - 1] = 0;
-  if (hull.last % 2 == 1) rounded[hull.last] = 0;
-  return quantize_channels(weights + hull.first, hull.last - hull.first, rounded + hull.first,
-                           std::int32_t{largest});
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_ROUNDED_INTEGERS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 #define ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
@@ -10768,13 +10898,159 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 
-/// What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights
-/// times the scales of values, rounded to 16 bits beside one scale for every query, and for every query in
-/// every tile of keys. Sums of products are exact.
+/// Operands of products of integers, of the prefill kernel and of the decode kernel.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
+// values of 8 bits, so that a sum of products stays below 2^31.
+
+/// Rounds the channels of a query and returns their scale.
+inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
+  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
+                  sum = (std::numeric_limits<std::int32_t>::max)();
+  return quantize_channels(
+      channels, head_dim, rounded,
+      static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
+}
+
+/// Rounds a row of weights [tile], of which those of `hull` count, and returns their scale. They are
+/// multiplied in pairs: a neighbour that is not in the hull has a weight of zero.
+inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
+  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
+  static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
+  if (hull.first % 2 == 1) rounded[hull.first - 1] = 0;
+  if (hull.last % 2 == 1) rounded[hull.last] = 0;
+  return quantize_channels(weights + hull.first, hull.last - hull.first, rounded + hull.first,
+                           std::int32_t{largest});
+}
+
+template <class Turn>
+class integer_operands {
+  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
+  using shape = panel_shape<float>;
+  using call_type = attention_call<float, Turn, std::int8_t>;
+  using products = integer_products<integer_floats>;
+  using number = products::number;
+  using values_type = paired_values<products>;
+
+ public:
+  integer_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call),
+        block_(block),
+        pairs_((call.k.head_dim + 1) / 2),
+        queries_(memory(call, strips)),
+        keys_(queries_ + 2 * strips * shape::rows * pairs_),
+        weights_(keys_ + 2 * shape::tile * pairs_),
+        row_(weights_ + shape::rows * shape::tile),
+        values_(row_ + 2 * pairs_, call.v.head_dim) {
+    struct prefill_scales {};
+    const Index depth = call.q.head_dim, rows = strips * shape::rows;
+    query_scales_ = workspace<prefill_scales, float>(rows + shape::tile + block.heads * depth);
+    key_scales_ = query_scales_ + rows;
+    wide_ = key_scales_ + shape::tile;
+  }
+
+  void pack_queries(Index t, double factor) {
+    const Index depth = call_.q.head_dim;
+    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
+                 static_cast<float>(factor), row_buffers<float>{wide_, nullptr},
+                 [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
+    for (Index g = 0; g < block_.heads; ++g) {
+      const Index row = t * block_.heads + g;
+      query_scales_[row] = round_query(wide_ + g * depth, depth, row_);
+      pack_strided_pairs(row_, depth, query(row), 2 * shape::rows);
+    }
+  }
+  void clear_query(Index row) {
+    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{0});
+    query_scales_[row] = 0;
+  }
+
+  void pack_tile(Index begin, Index count) {
+    begin_ = begin;
+    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
+      pack_pairs_transposed<products>(call_.k.at(block_.b, begin + n, block_.kv), call_.k.token_stride, here,
+                                      shape::width - column, call_.k.head_dim,
+                                      keys_ + 2 * ((n - column) * pairs_ + column));
+      values_.pack(n, here, {call_.v.at(block_.b, begin + n, block_.kv), call_.v.token_stride});
+    }
+    std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
+    read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
+  }
+
+  void score(Index s, const tile_range& hull, float* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
+                                     query_scales_ + s * shape::rows, key_scales_ + n, scores + n);
+  }
+
+  bool finite_values(Index count) const {
+    return has_finite_scales(call_.v, block_.b, block_.kv, begin_, {0, count});
+  }
+  /// A neighbour outside of the hull is an integer, and its weight is 0.
+  static bool exceeds(const tile_range& /*hull*/) { return false; }
+
+  void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
+    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
+    add_scaled(hull, weights, shrink, sums);
+  }
+
+  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
+  /// whose scales are numbers gets the bits of add_values.
+  void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
+    const tile_range& hull = softmax.hull();
+    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
+    for (Index r = 0; r < shape::rows; ++r)
+      for (Index j = hull.first; j < hull.last; ++j)
+        if (r >= rows || !softmax.sees(r, j)) weights[r * shape::tile + j] = 0;
+    add_scaled(hull, weights, softmax.shrink(), sums);
+  }
+
+  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
+
+ private:
+  static number* memory(const call_type& call, Index strips) {
+    struct prefill_integers {};
+    const Index pairs = (call.k.head_dim + 1) / 2;
+    return workspace<prefill_integers, number>(2 * pairs * (strips * shape::rows + shape::tile + 1) +
+                                               shape::rows * shape::tile +
+                                               values_type::size(call.v.head_dim));
+  }
+  number* query(Index row) const {
+    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
+  }
+
+  /// sums = shrink * sums + weights * values of the hull, of weights that are multiplied by scales
+  void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
+    float scales[std::size_t(shape::rows)];
+    for (Index r = 0; r < shape::rows; ++r)
+      scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
+                                     scales, sums);
+  }
+
+  const call_type& call_;
+  query_block block_;
+  Index pairs_, begin_ = 0;
+  number* queries_;  // [strips, pairs, rows] of pairs
+  number* keys_;     // [tile / width, pairs, width] of pairs
+  number* weights_;  // [rows, tile]
+  number* row_;      // [head_dim]
+  values_type values_;
+  float* query_scales_;  // [strips, rows]
+  float* key_scales_;    // [tile]
+  float* wide_;          // [heads, head_dim]
+};
+
+// What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights
+// times the scales of values, rounded to 16 bits beside one scale for every query, and for every query in
+// every tile of keys. Sums of products are exact.
 
 template <class Turn>
 class integer_decode_operands {
@@ -10927,332 +11203,7 @@ class integer_decode_operands {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_INTEGER_DECODE_OPERANDS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
-
-#include <algorithm>  // std::fill, std::fill_n, std::min
-#include <cstdint>
-#include <utility>  // std::pair
-
-
-/// What a block of queries multiplies as integers, as in integer_decode_operands.hpp.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class Turn>
-class integer_operands {
-  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
-  using shape = panel_shape<float>;
-  using call_type = attention_call<float, Turn, std::int8_t>;
-  using products = integer_products<integer_floats>;
-  using number = products::number;
-  using values_type = paired_values<products>;
-
- public:
-  integer_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call),
-        block_(block),
-        pairs_((call.k.head_dim + 1) / 2),
-        queries_(memory(call, strips)),
-        keys_(queries_ + 2 * strips * shape::rows * pairs_),
-        weights_(keys_ + 2 * shape::tile * pairs_),
-        row_(weights_ + shape::rows * shape::tile),
-        values_(row_ + 2 * pairs_, call.v.head_dim) {
-    struct prefill_scales {};
-    const Index depth = call.q.head_dim, rows = strips * shape::rows;
-    query_scales_ = workspace<prefill_scales, float>(rows + shape::tile + block.heads * depth);
-    key_scales_ = query_scales_ + rows;
-    wide_ = key_scales_ + shape::tile;
-  }
-
-  void pack_queries(Index t, double factor) {
-    const Index depth = call_.q.head_dim;
-    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
-                 static_cast<float>(factor), row_buffers<float>{wide_, nullptr},
-                 [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
-    for (Index g = 0; g < block_.heads; ++g) {
-      const Index row = t * block_.heads + g;
-      query_scales_[row] = round_query(wide_ + g * depth, depth, row_);
-      pack_strided_pairs(row_, depth, query(row), 2 * shape::rows);
-    }
-  }
-  void clear_query(Index row) {
-    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{0});
-    query_scales_[row] = 0;
-  }
-
-  void pack_tile(Index begin, Index count) {
-    begin_ = begin;
-    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
-      const Index column = n % shape::width;
-      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      pack_pairs_transposed<products>(call_.k.at(block_.b, begin + n, block_.kv), call_.k.token_stride, here,
-                                      shape::width - column, call_.k.head_dim,
-                                      keys_ + 2 * ((n - column) * pairs_ + column));
-      values_.pack(n, here, {call_.v.at(block_.b, begin + n, block_.kv), call_.v.token_stride});
-    }
-    std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
-    read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
-  }
-
-  void score(Index s, const tile_range& hull, float* scores) const {
-    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
-                                     query_scales_ + s * shape::rows, key_scales_ + n, scores + n);
-  }
-
-  bool finite_values(Index count) const {
-    return has_finite_scales(call_.v, block_.b, block_.kv, begin_, {0, count});
-  }
-  /// A neighbour outside of the hull is an integer, and its weight is 0.
-  static bool exceeds(const tile_range& /*hull*/) { return false; }
-
-  void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
-    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
-    add_scaled(hull, weights, shrink, sums);
-  }
-
-  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
-  /// whose scales are numbers gets the bits of add_values.
-  void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
-    const tile_range& hull = softmax.hull();
-    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
-    for (Index r = 0; r < shape::rows; ++r)
-      for (Index j = hull.first; j < hull.last; ++j)
-        if (r >= rows || !softmax.sees(r, j)) weights[r * shape::tile + j] = 0;
-    add_scaled(hull, weights, softmax.shrink(), sums);
-  }
-
-  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
-
- private:
-  static number* memory(const call_type& call, Index strips) {
-    struct prefill_integers {};
-    const Index pairs = (call.k.head_dim + 1) / 2;
-    return workspace<prefill_integers, number>(2 * pairs * (strips * shape::rows + shape::tile + 1) +
-                                               shape::rows * shape::tile +
-                                               values_type::size(call.v.head_dim));
-  }
-  number* query(Index row) const {
-    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
-  }
-
-  /// sums = shrink * sums + weights * values of the hull, of weights that are multiplied by scales
-  void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
-    float scales[std::size_t(shape::rows)];
-    for (Index r = 0; r < shape::rows; ++r)
-      scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
-    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
-                                     scales, sums);
-  }
-
-  const call_type& call_;
-  query_block block_;
-  Index pairs_, begin_ = 0;
-  number* queries_;  // [strips, pairs, rows] of pairs
-  number* keys_;     // [tile / width, pairs, width] of pairs
-  number* weights_;  // [rows, tile]
-  number* row_;      // [head_dim]
-  values_type values_;
-  float* query_scales_;  // [strips, rows]
-  float* key_scales_;    // [tile]
-  float* wide_;          // [heads, head_dim]
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
 #endif  // ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
-#define ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cstddef>
-#include <utility>  // std::swap
-
-
-/// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
-/// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
-/// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
-/// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
-/// tokens at all.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// What strips keep between tiles, cut from the scratch of the thread.
-template <class A>
-struct prefill_state {
-  using shape = panel_shape<A>;
-
-  Index strips, value_panels;
-  A* sums;                // [strips, value_panels, rows, width]
-  softmax_rows<A> state;  // [strips, rows]
-  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
-  softmax_rows<A> total;
-  A* scores;  // [rows, tile]
-
-  prefill_state(Index strip_count, Index value_dim)
-      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
-    struct prefill_sums {};
-    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
-    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
-    state.maximum = sums + all_rows * padded_values;
-    state.sum = state.maximum + all_rows;
-    total_sums = state.sum + all_rows;
-    total.maximum = total_sums + all_rows * padded_values;
-    total.sum = total.maximum + all_rows;
-    scores = total.sum + all_rows;
-  }
-
-  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
-  softmax_rows<A> strip_state(Index s) const {
-    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
-  }
-};
-
-/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
-template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
-class prefill_block {
-  using A = arithmetic<T>;
-  using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
-
- public:
-  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
-  /// a hundredth of the work.
-  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
-
-  prefill_block(const call_type& call, const query_block& block)
-      : call_(call),
-        block_(block),
-        factors_(call.rules),
-        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
-        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
-        operands_(call, block, m_.strips) {}
-
-  void run() {
-    pack_queries();
-    Index run = keys_.begin() / run_of_keys;
-    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
-      if (begin / run_of_keys != run) end_run();
-      run = begin / run_of_keys;
-      attend_tile(begin, count);
-    });
-    if (has_total_) {
-      end_run();
-      std::swap(m_.sums, m_.total_sums);
-      std::swap(m_.state, m_.total);
-    }
-    for (Index s = 0; s < m_.strips; ++s) write(s);
-  }
-
- private:
-  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
-  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
-  static constexpr Index run_of_keys = 32 * shape::tile;
-
-  /// Adds the sums of the present run to those of the runs before.
-  void end_run() {
-    const Index panel = shape::rows * shape::width;
-    if (!has_total_) {
-      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
-      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
-    }
-    has_total_ = true;
-    for (Index s = 0; s < m_.strips; ++s)
-      for (Index r = 0; r < rows_of(s).count; ++r) {
-        const Index row = s * shape::rows + r;
-        if (equal(m_.state.sum[row], A(0))) continue;
-        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
-                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
-        for (Index p = 0; p < m_.value_panels; ++p) {
-          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
-          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
-          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
-        }
-        m_.state.maximum[row] = m_.state.sum[row] = A(0);
-      }
-  }
-
-  strip_rows rows_of(Index s) const {
-    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
-    return {block_.b,     block_.first_token, block_.first_head,
-            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
-  }
-
-  void pack_queries() {
-    const Index heads = block_.heads;
-    for (Index t = 0; t < block_.tokens; ++t)
-      if (!keys_.of(block_.first_token + t).empty())
-        operands_.pack_queries(t, factors_.query);
-      else
-        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
-    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
-    std::fill(m_.sums, m_.state.maximum, A(0));
-    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
-  }
-
-  void attend_tile(Index begin, Index count) {
-    operands_.pack_tile(begin, count);
-    bool known = false, finite = true;
-    for (Index s = 0; s < m_.strips; ++s) {
-      const strip_rows rows = rows_of(s);
-      tile_softmax<A> softmax(keys_, rows);
-      const tile_range hull = softmax.hull();
-      if (hull.empty()) continue;
-      operands_.score(s, hull, m_.scores);
-      softmax.run(m_.scores, factors_, m_.strip_state(s));
-      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
-      if (multiplies_hidden && !known) {
-        known = true;
-        finite = operands_.finite_values(count);
-      }
-      if (multiplies_hidden && !finite)
-        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
-      else
-        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
-    }
-  }
-
-  void write(Index s) {
-    const strip_rows rows = rows_of(s);
-    const softmax_rows<A> state = m_.strip_state(s);
-    const Index channels = call_.v.head_dim;
-    A room[std::size_t(shape::width)];
-    for (Index r = 0; r < rows.count; ++r) {
-      const A* sums = m_.strip_sums(s) + r * shape::width;
-      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
-      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
-                       (std::min)(shape::width, channels - c), out + c);
-      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
-                        state.sum[r]);
-    }
-  }
-
-  const call_type& call_;
-  query_block block_;
-  score_factors factors_;
-  block_keys keys_;
-  prefill_state<A> m_;
-  Operands operands_;
-  bool has_total_ = false;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 
 /// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
 /// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
@@ -11393,42 +11344,6 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_ATTEND_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
-#define ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
-
-
-/// What can be wrong with the tables that a call of attention rotates by.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Queries that see nothing are not rotated, so their positions need no row of the table.
-template <class Layout, class T, class C, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
-                     const query_key_tables<S>& tables, const visibility& rules) {
-  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
-  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
-}
-
-/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
-/// query.
-///
-/// Throws:  std::invalid_argument
-template <class Tables>
-void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
-  if constexpr (requires { Tables::needs_causal; })
-    if (Tables::needs_causal && !options.causal)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": xPos needs causal attention, got causal = false"));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
@@ -11794,41 +11709,147 @@ requires(!detail::lacks_view<4, Arguments...>() &&
 #ifndef ROPE_ATTENTION_GRADIENT_HPP
 #define ROPE_ATTENTION_GRADIENT_HPP
 
-#include <algorithm>  // std::fill
+#include <algorithm>  // std::min, std::max, std::fill
+#include <atomic>
 #include <cstddef>
+#include <new>  // placement
 #include <span>
 #include <type_traits>
+#include <utility>  // std::swap
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::fill, std::fill_n, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
+
+#include <algorithm>  // std::min, std::fill
+#include <cmath>
+#include <cstddef>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::min, std::max
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
-#define ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
+#ifndef ROPE_ATTENTION_TAPE_HPP
+#define ROPE_ATTENTION_TAPE_HPP
 
-#include <algorithm>  // std::min
+#include <span>
 
 
-/// The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
-/// per row) x (a panel two packets wide), so each is the same tile of sums in registers; what differs is
-/// where the numbers lie. Weights and their gradients are stored [queries, tile]: a row of them gives the
-/// numbers of a strip of queries, and as many neighbours in a row those of a strip of keys, so the transposed
-/// products need no transposition.
+/// What the backward pass of attention reads and writes.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
+/// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
 ///
-///     product              rows      numbers     depth      panel
-///     scores = q k^T       queries   q           channels   k, transposed
-///     g v^T                queries   g           channels   v, transposed
-///     dq += ds k           queries   ds          keys       k
-///     dk += ds^T q         keys      ds          queries    q
-///     dv += w^T g          keys      w           queries    g
+///     attention_gradient<half_split>(
+///         attention_tape<float>{
+///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
+///         table, options);
+///
+/// \tparam T  a channel type, of all heads and gradients
+template <class T>
+struct attention_tape {
+  head_view<const T> q;      // [batch, queries, q.heads, head_dim]
+  head_view<const T> k;      // [batch, keys, k.heads, head_dim]
+  head_view<const T> v;      // [batch, keys, k.heads, value_dim]
+  head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
+  head_view<const T> d_out;  // [batch, queries, q.heads, value_dim], the gradient with respect to out
+  head_view<T> d_q;          // receives the gradient with respect to q, in the shape of q
+  head_view<T> d_k;          // receives the gradient with respect to k, in the shape of k
+  head_view<T> d_v;          // receives the gradient with respect to v, in the shape of v
+
+  /// Query heads that share a key head.
+  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
+};
+
+/// Gradients with respect to what the options hold; each is written where memory is given for it.
+///
+///     std::vector<double> d_sinks(heads);
+///     attention_gradient(tape, options, {.sink_logits = d_sinks});
+struct option_gradients {
+  /// [q.heads]: with respect to options.sink_logits.
+  std::span<double> sink_logits = {};
+  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
+  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
+  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
+  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
+  std::span<double> bias = {};
+};
+
+namespace detail {
+
+/// The heads of a tape are views of the call's extents.
+template <class T>
+void check_tape(const char* function, const attention_tape<T>& x) {
+  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
+                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
+    check_view(function, view);
+    check_memory(function, view);
+  }
+  const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
+    check_rule(function, holds, rule, first, second);
+  };
+  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
+  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
+  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
+                         Index head_dim) {
+    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
+        view.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
+                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
+                         view.head_dim, "]"));
+  };
+  match("v", x.v, x.k, x.v.head_dim);
+  match("out", x.out, x.q, x.v.head_dim);
+  match("d_out", x.d_out, x.q, x.v.head_dim);
+  match("d_q", x.d_q, x.q, x.q.head_dim);
+  match("d_k", x.d_k, x.k, x.k.head_dim);
+  match("d_v", x.d_v, x.k, x.v.head_dim);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_TAPE_HPP
+
+/// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
+/// a block of queries.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
+// per row) x (a panel two packets wide), so each is the same tile of sums in registers; what differs is
+// where the numbers lie. Weights and their gradients are stored [queries, tile]: a row of them gives the
+// numbers of a strip of queries, and as many neighbours in a row those of a strip of keys, so the transposed
+// products need no transposition.
+//
+//     product              rows      numbers     depth      panel
+//     scores = q k^T       queries   q           channels   k, transposed
+//     g v^T                queries   g           channels   v, transposed
+//     dq += ds k           queries   ds          keys       k
+//     dk += ds^T q         keys      ds          queries    q
+//     dv += w^T g          keys      w           queries    g
 
 /// Sizes of the backward kernel for numbers A.
 template <class A>
@@ -11915,57 +11936,6 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
     channels_map<T>(to + c, here) = (const_channels_map<A>(panels, here) * factor).template cast<T>();
   }
 }
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_TAPE_HPP
-#define ROPE_ATTENTION_TAPE_HPP
-
-
-/// What the backward pass of attention reads and writes.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
-/// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
-///
-///     attention_gradient<half_split>(
-///         attention_tape<float>{
-///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
-///         table, options);
-///
-/// \tparam T  a channel type, of all heads and gradients
-template <class T>
-struct attention_tape {
-  head_view<const T> q;      // [batch, queries, q.heads, head_dim]
-  head_view<const T> k;      // [batch, keys, k.heads, head_dim]
-  head_view<const T> v;      // [batch, keys, k.heads, value_dim]
-  head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
-  head_view<const T> d_out;  // [batch, queries, q.heads, value_dim], the gradient with respect to out
-  head_view<T> d_q;          // receives the gradient with respect to q, in the shape of q
-  head_view<T> d_k;          // receives the gradient with respect to k, in the shape of k
-  head_view<T> d_v;          // receives the gradient with respect to v, in the shape of v
-
-  /// Query heads that share a key head.
-  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_TAPE_HPP
-
-/// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
-/// a block of queries.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 /// Where gradients with respect to the bias are added, laid out as the bias, or null; whether blocks may meet
 /// in an entry, and whether they may from tiles of different keys.
@@ -12073,31 +12043,6 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
-#define ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <atomic>
-#include <cstddef>
-#include <new>  // placement
-#include <span>
-#include <utility>  // std::swap
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
-#define ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
-
-#include <algorithm>  // std::fill_n, std::max, std::min
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
-#define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
-
-#include <algorithm>  // std::min, std::fill
-#include <cmath>
-#include <cstddef>
-
 
 /// The queries of a block in the backward pass of attention: packed once, with what is known of each before
 /// it meets a key (its softmax, and g . o), and their gradients at the end.
@@ -12290,27 +12235,93 @@ struct attention_gradient_rows {
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
-#define ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
+#ifndef ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
+#define ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
 
-#include <algorithm>  // std::fill
-#include <cmath>
-#include <cstddef>
+#include <atomic>
 #include <limits>
 
 
-/// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
-/// of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
+/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. Every sum
+/// belongs to one tile, and every task visits its tiles in ascending order: while a task works on tile n, the
+/// ones after it may add to tiles below n, so they follow each other through the tiles as a wave.
 ///
-///     w_ij = 2^(score_ij - shift_i) factor_i
-///     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
-///
-/// gain is what dropout multiplies a kept weight by, 0 for others, and then also multiplies w where it
-/// weighs values; bend is the slope of the softcap. Both numbers are 0 where the query does not see the key.
+/// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
+/// always proceeds, however few threads there are.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// The place of one task among those that share sums with it.
+class ordered_turn {
+ public:
+  static constexpr Index finished = (std::numeric_limits<Index>::max)();
+
+  /// \param tiles  per task, the tile that it works on; 0 at first
+  ordered_turn(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
+  ordered_turn(const ordered_turn&) = delete;
+  ordered_turn& operator=(const ordered_turn&) = delete;
+  /// Also when the task ends by an exception: nobody waits for it any more.
+  ~ordered_turn() { publish(finished); }
+
+  /// Everything below `tile` is added to, or left alone.
+  void begin(Index tile) { publish(tile); }
+
+  /// Returns when every task before this one is finished.
+  void wait_for_the_end() { wait(finished - 1); }
+
+  /// Returns when every task before this one has left `tile` behind.
+  void wait(Index tile) {
+    while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) ++oldest_;
+    for (Index before = oldest_; before < task_; ++before)
+      for (Index at = tiles_[before].load(std::memory_order_acquire); at <= tile;
+           at = tiles_[before].load(std::memory_order_acquire))
+        tiles_[before].wait(at, std::memory_order_acquire);
+  }
+
+ private:
+  void publish(Index tile) {
+    tiles_[task_].store(tile, std::memory_order_release);
+    tiles_[task_].notify_all();
+  }
+
+  std::atomic<Index>* tiles_;
+  Index task_, oldest_ = 0;  // every task before oldest_ is finished
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
+
+/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
+/// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
+/// log-sum-exp of each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g
+/// and output o:
+///
+///     scores_ij = scale q_i . k_j                            queries x keys
+///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (detail/gradient_slopes.hpp)
+///     dq_i = scale sum_j slopes_ij k_j
+///     dk_j = scale sum_i slopes_ij q_i
+///     dv_j = sum_i w_ij g_i
+///
+/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
+/// them one after the other (detail/ordered_turns.hpp), so they are the same for any number of threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
+// of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
+//
+//     w_ij = 2^(score_ij - shift_i) factor_i
+//     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
+//
+// gain is what dropout multiplies a kept weight by, 0 for others, and then also multiplies w where it
+// weighs values; bend is the slope of the softcap. Both numbers are 0 where the query does not see the key.
 
 template <class A>
 class strip_slopes {
@@ -12429,91 +12440,6 @@ class strip_slopes {
   A bends_[std::size_t(tile)];
   A gains_[std::size_t(tile)];
 };
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
-#define ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
-
-#include <atomic>
-#include <limits>
-
-
-/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. Every sum
-/// belongs to one tile, and every task visits its tiles in ascending order: while a task works on tile n, the
-/// ones after it may add to tiles below n, so they follow each other through the tiles as a wave.
-///
-/// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
-/// always proceeds, however few threads there are.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The place of one task among those that share sums with it.
-class ordered_turn {
- public:
-  static constexpr Index finished = (std::numeric_limits<Index>::max)();
-
-  /// \param tiles  per task, the tile that it works on; 0 at first
-  ordered_turn(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
-  ordered_turn(const ordered_turn&) = delete;
-  ordered_turn& operator=(const ordered_turn&) = delete;
-  /// Also when the task ends by an exception: nobody waits for it any more.
-  ~ordered_turn() { publish(finished); }
-
-  /// Everything below `tile` is added to, or left alone.
-  void begin(Index tile) { publish(tile); }
-
-  /// Returns when every task before this one is finished.
-  void wait_for_the_end() { wait(finished - 1); }
-
-  /// Returns when every task before this one has left `tile` behind.
-  void wait(Index tile) {
-    while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) ++oldest_;
-    for (Index before = oldest_; before < task_; ++before)
-      for (Index at = tiles_[before].load(std::memory_order_acquire); at <= tile;
-           at = tiles_[before].load(std::memory_order_acquire))
-        tiles_[before].wait(at, std::memory_order_acquire);
-  }
-
- private:
-  void publish(Index tile) {
-    tiles_[task_].store(tile, std::memory_order_release);
-    tiles_[task_].notify_all();
-  }
-
-  std::atomic<Index>* tiles_;
-  Index task_, oldest_ = 0;  // every task before oldest_ is finished
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
-
-/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
-/// log-sum-exp of each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g
-/// and output o:
-///
-///     scores_ij = scale q_i . k_j                            queries x keys
-///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (detail/gradient_slopes.hpp)
-///     dq_i = scale sum_j slopes_ij k_j
-///     dk_j = scale sum_i slopes_ij q_i
-///     dv_j = sum_i w_ij g_i
-///
-/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them one after the other (detail/ordered_turns.hpp), so they are the same for any number of threads.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 template <class T>
 class attention_gradient_block {
@@ -12665,13 +12591,15 @@ class attention_gradient_block {
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
 
-/// Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
-/// order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
-/// the number of threads.
+/// The backward pass of `attention`.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
+// order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
+// the number of threads.
 
 /// Whether each score has an entry of its own: no extent is shared, and no two entries are at one offset.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
@@ -12833,159 +12761,6 @@ class attention_gradient_tasks {
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], where wanted
 };
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
-
-#include <cstdint>
-
-
-/// Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
-/// that sees nothing and a key past its row's count need no row of the table: they turn by any that is there,
-/// and nothing reads them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-struct attending_queries {
-  const visibility& rule;
-  std::int64_t unused;  // a position of the table
-
-  std::int64_t operator()(Index b, Index t) const {
-    return rule.blind(b, t) ? unused : rule.query_position(b, t);
-  }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    for (Index b = 0; b < batch; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        if (!rule.blind(b, t)) range.include(rule.query_position(b, t));
-    return range;
-  }
-};
-
-struct attended_keys {
-  const visibility& rule;
-  std::int64_t unused;
-
-  bool counts(Index b, Index t) const {
-    const auto key_counts = rule.options().key_counts;
-    return key_counts.empty() || t < key_counts[static_cast<std::size_t>(b)];
-  }
-  std::int64_t operator()(Index b, Index t) const { return counts(b, t) ? rule.key_position(b, t) : unused; }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    for (Index b = 0; b < batch; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        if (counts(b, t)) range.include(rule.key_position(b, t));
-    return range;
-  }
-};
-
-template <class T>
-struct rotated_pair {
-  head_view<const T> q, k;
-};
-
-/// Copies of q and k, rotated; valid until the next call with the same T on the same thread.
-///
-/// Requires:  the options are checked
-/// Throws:    as `rotate`, before anything is written
-template <class Layout, class T, class S, class Threads = this_thread>
-rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
-                                 const head_view<const T>& k, const query_key_tables<S>& tables,
-                                 const visibility& rule, const Threads& threads = {}) {
-  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  const attending_queries query_positions = {rule, query_table.table().first()};
-  const attended_keys key_positions = {rule, key_table.table().first()};
-  check_rotation<Layout>(function, q, query_table, query_positions);
-  check_rotation<Layout>(function, k, key_table, key_positions);
-  struct rotated_copies {};
-  T* memory = workspace<rotated_copies, T>(q.size() + k.size());
-  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
-  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  rotate_where_seen<Layout>(q, rotated_q, query_table, query_positions, threads);
-  rotate_where_seen<Layout>(k, rotated_k, key_table, key_positions, threads);
-  return {rotated_q, rotated_k};
-}
-
-/// Turns gradients with respect to the rotated queries and keys into gradients with respect to the unrotated
-/// ones, in place.
-template <class Layout, class T, class S, class Threads>
-void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
-                           const query_key_tables<S>& tables, const visibility& rule,
-                           const Threads& threads) {
-  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  const attending_queries query_positions = {rule, query_table.table().first()};
-  const attended_keys key_positions = {rule, key_table.table().first()};
-  rotate_gradient_where_seen<Layout>(d_q, query_table, query_positions, threads);
-  rotate_gradient_where_seen<Layout>(d_k, key_table, key_positions, threads);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
-
-/// The backward pass of `attention`.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Gradients with respect to what the options hold; each is written where memory is given for it.
-///
-///     std::vector<double> d_sinks(heads);
-///     attention_gradient(tape, options, {.sink_logits = d_sinks});
-struct option_gradients {
-  /// [q.heads]: with respect to options.sink_logits.
-  std::span<double> sink_logits = {};
-  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
-  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
-  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
-  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
-  std::span<double> bias = {};
-};
-
-namespace detail {
-
-/// The heads of a tape are views of the call's extents.
-template <class T>
-void check_tape(const char* function, const attention_tape<T>& x) {
-  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
-                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
-    check_view(function, view);
-    check_memory(function, view);
-  }
-  const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
-    check_rule(function, holds, rule, first, second);
-  };
-  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
-  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
-  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
-  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
-                         Index head_dim) {
-    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
-        view.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
-                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
-                         view.head_dim, "]"));
-  };
-  match("v", x.v, x.k, x.v.head_dim);
-  match("out", x.out, x.q, x.v.head_dim);
-  match("d_out", x.d_out, x.q, x.v.head_dim);
-  match("d_q", x.d_q, x.q, x.q.head_dim);
-  match("d_k", x.d_k, x.k, x.k.head_dim);
-  match("d_v", x.d_v, x.k, x.v.head_dim);
-}
 
 /// Numbers in the memory that a bias spans, from its first entry to its last.
 inline Index span_of(const score_view<float>& bias) {

@@ -65,7 +65,7 @@ breach(include/rope/models/axes.hpp "${line}" "${line}#include <rope/cache/kv_ca
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/detail/phase_rows.hpp>\n"
   "attention/merge.hpp includes tables/detail/phase_rows.hpp, the detail of another room")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation/detail/rotation_pass.hpp>\n"
-  "attention/ enters other rooms by attention/detail/turned_tokens.hpp alone")
+  "attention/ enters other rooms by attention/detail/rotated_tokens.hpp alone")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation.hpp>\n" "includes the door rotation.hpp")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include \"../cache/kv_cache.hpp\"\n" "a header is included by its place")
 breach(include/rope/attention/merge.hpp "${line}" "${line}#include <Eigen/Dense>\n" "the library needs <Eigen/Core> alone")

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include <rope/attention/detail/attend.hpp>
+#include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/table_checks.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>

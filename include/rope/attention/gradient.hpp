@@ -2,21 +2,28 @@
 #ifndef ROPE_ATTENTION_GRADIENT_HPP
 #define ROPE_ATTENTION_GRADIENT_HPP
 
-#include <algorithm>  // std::fill
+#include <algorithm>  // std::min, std::max, std::fill
+#include <atomic>
 #include <cstddef>
+#include <new>  // placement
 #include <span>
 #include <type_traits>
+#include <utility>  // std::swap
 
+#include <rope/attention/detail/attention_call.hpp>
+#include <rope/attention/detail/gradient_kernel.hpp>
+#include <rope/attention/detail/gradient_rows.hpp>
 #include <rope/attention/detail/gradient_scratch.hpp>
-#include <rope/attention/detail/gradient_tasks.hpp>
-#include <rope/attention/detail/rotated_operands.hpp>
-#include <rope/attention/detail/table_checks.hpp>
+#include <rope/attention/detail/ordered_sums.hpp>
+#include <rope/attention/detail/rotated_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/tape.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/exp2.hpp>  // ln_2
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
@@ -28,54 +35,172 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// Gradients with respect to what the options hold; each is written where memory is given for it.
-///
-///     std::vector<double> d_sinks(heads);
-///     attention_gradient(tape, options, {.sink_logits = d_sinks});
-struct option_gradients {
-  /// [q.heads]: with respect to options.sink_logits.
-  std::span<double> sink_logits = {};
-  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
-  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
-  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
-  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
-  std::span<double> bias = {};
-};
-
 namespace detail {
 
-/// The heads of a tape are views of the call's extents.
-template <class T>
-void check_tape(const char* function, const attention_tape<T>& x) {
-  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
-                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
-    check_view(function, view);
-    check_memory(function, view);
+// Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
+// order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
+// the number of threads.
+
+/// Whether each score has an entry of its own: no extent is shared, and no two entries are at one offset.
+inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
+  struct axis {
+    Index stride, extent;
+  } axes[] = {{x.batch_stride, shape.batch},
+              {x.head_stride, shape.heads},
+              {x.query_stride, shape.queries},
+              {x.key_stride, shape.keys}};
+  if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
+    return false;
+  for (int i = 1; i < 4; ++i)
+    for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
+  Index span = 1;  // entries of the axes before lie in [0, span)
+  for (const auto& [stride, extent] : axes) {
+    if (extent > 1 && stride < span) return false;
+    span += (extent - 1) * stride;
   }
-  const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
-    check_rule(function, holds, rule, first, second);
-  };
-  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
-  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
-  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
-  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
-                         Index head_dim) {
-    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
-        view.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
-                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
-                         view.head_dim, "]"));
-  };
-  match("v", x.v, x.k, x.v.head_dim);
-  match("out", x.out, x.q, x.v.head_dim);
-  match("d_out", x.d_out, x.q, x.v.head_dim);
-  match("d_q", x.d_q, x.q, x.q.head_dim);
-  match("d_k", x.d_k, x.k, x.k.head_dim);
-  match("d_v", x.d_v, x.k, x.v.head_dim);
+  return true;
 }
+
+/// Whether scores of different keys add to one entry, so that no order of tiles keeps tasks apart.
+inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
+  return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
+}
+
+/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not
+/// inline, so that programs can have it compiled once (`extern template`).
+///
+/// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
+template <class T>
+void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
+                            Index first, Index tokens, const bias_gradient& d_bias,
+                            const key_sums<arithmetic<T>>& sums, ordered_turn& turn, double* d_sinks) {
+  attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
+  attention_gradient_block<T>(rows, d_bias, sums, turn).run();
+  rows.write_queries();
+  if (d_sinks != nullptr) rows.write_sinks(d_sinks);
+}
+
+/// Every gradient of a checked call.
+template <class T>
+class attention_gradient_tasks {
+  using A = arithmetic<T>;
+  using block = attention_gradient_block<T>;
+
+ public:
+  attention_gradient_tasks(const attention_tape<T>& tape, const visibility& rules,
+                           std::span<double> d_sink_logits, std::span<double> d_bias)
+      : tape_(tape),
+        rules_(rules),
+        d_bias_{d_bias.empty() ? nullptr : d_bias.data(),
+                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape()),
+                !d_bias.empty() && joins_keys(rules.options().bias, rules.shape())},
+        tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
+        blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
+    struct sinks {};
+    if (!d_sink_logits.empty()) d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+  }
+
+  template <class Threads>
+  void run(const Threads& threads) {
+    const Index heads = tape_.k.batch * tape_.k.heads, at_once = heads_at_once(heads);
+    struct sums {};
+    A* memory = workspace<sums, A>(at_once * head_size());
+    for (Index first = 0; first < heads; first += at_once)
+      run_heads(threads, first, (std::min)(at_once, heads - first), memory);
+  }
+
+  /// Gradients with respect to the sink logits: what the blocks found, in order.
+  void add_sinks(std::span<double> d_sink_logits) const {
+    std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
+    if (d_sink_logits.empty()) return;
+    for (Index head = 0; head < tape_.k.batch * tape_.k.heads; ++head)
+      for (Index part = 0; part < blocks_; ++part)
+        for (Index g = 0; g < tape_.group(); ++g)
+          d_sink_logits[static_cast<std::size_t>(head % tape_.k.heads * tape_.group() + g)] +=
+              d_sinks_of(head, part)[g];
+  }
+
+ private:
+  /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads, and no more
+  /// than serve several threads where few queries meet so many keys that memory counts.
+  Index heads_at_once(Index heads) const {
+    constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
+    const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
+    const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
+    return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
+  }
+  /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless there
+  /// are more threads than find work on it without waiting for their turns. It does not show in the result,
+  /// which the order of the blocks of a key head decides; but where all blocks add to one bias it would.
+  Index heads_side_by_side(Index threads) const {
+    if (d_bias_.is_shared) return 1;
+    const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
+    const Index busy = (std::max)((std::min)(blocks_, tiles) / 4, Index{1});
+    return (std::max)((threads + busy - 1) / busy, Index{1});
+  }
+  Index head_size() const { return key_sums<A>::size(tape_.k.tokens, tape_.k.head_dim, tape_.v.head_dim); }
+  key_sums<A> sums_of(A* memory, Index head) const {
+    return {memory + head * head_size(), gradient_shape<A>::panels(tape_.k.head_dim),
+            gradient_shape<A>::panels(tape_.v.head_dim)};
+  }
+
+  /// Every gradient of key heads [first, first + heads), counted through the batch.
+  template <class Threads>
+  void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
+    const auto pieces = [&](Index count, const auto& body) {
+      parallel_pieces(threads, count, cost_of(heads, head_size(), sizeof(A)), body);
+    };
+    pieces(heads * head_size(), [&](Index from, Index to) { std::fill(memory + from, memory + to, A(0)); });
+
+    const Index tasks = heads * blocks_, side_by_side = heads_side_by_side(available_threads(threads));
+    struct places {};
+    auto* tiles = workspace<places, std::atomic<Index>>(tasks);
+    for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
+    const double work =
+        cost_of(tokens_, tape_.group(), tape_.k.tokens, 3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
+    parallel_tasks(threads, tasks, work, [&](Index task) {
+      const Index before = task / (side_by_side * blocks_) * side_by_side,
+                  here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
+      const Index head = before + place % here, order = place / here;
+      // The last tokens of a sequence see the most keys: they come first, and the short tasks fill the gaps.
+      const Index part = blocks_ - 1 - order, token = part * tokens_;
+      // Blocks of one key head share its sums; all may share entries of the bias.
+      ordered_turn turn(d_bias_.is_shared ? tiles : tiles + head * blocks_, d_bias_.is_shared ? task : order);
+      add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
+                             token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
+                             sums_of(memory, head), turn,
+                             d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
+    });
+
+    pieces(heads * tape_.k.tokens, [&](Index from, Index to) {
+      for (Index n = from; n < to; ++n) {
+        const Index head = n / tape_.k.tokens, j = n % tape_.k.tokens;
+        write_key(sums_of(memory, head), (first + head) / tape_.k.heads, (first + head) % tape_.k.heads, j);
+      }
+    });
+  }
+
+  double* d_sinks_of(Index head, Index part) const {
+    return d_sinks_ + (head * blocks_ + part) * tape_.group();
+  }
+
+  /// The packed queries are multiplied by scale log2(e), or by scale / softcap; the gradient with respect to
+  /// a key has the scale alone, so the other factor is taken out again.
+  void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
+    using shape = gradient_shape<A>;
+    const double softcap = rules_.options().softcap;
+    const Index tile = j / shape::tile, row = j % shape::tile * shape::width;
+    write_panels(sums.keys(tile) + row, sums.panel_size, static_cast<A>(softcap > 0 ? softcap : ln_2),
+                 tape_.k.head_dim, tape_.d_k.at(b, j, kv));
+    write_panels(sums.values(tile) + row, sums.panel_size, A(1), tape_.v.head_dim, tape_.d_v.at(b, j, kv));
+  }
+
+  const attention_tape<T>& tape_;
+  const visibility& rules_;
+  bias_gradient d_bias_;
+  Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
+  double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], where wanted
+};
 
 /// Numbers in the memory that a bias spans, from its first entry to its last.
 inline Index span_of(const score_view<float>& bias) {

@@ -7,8 +7,8 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
+#include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/table_checks.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>

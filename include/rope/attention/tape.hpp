@@ -2,7 +2,11 @@
 #ifndef ROPE_ATTENTION_TAPE_HPP
 #define ROPE_ATTENTION_TAPE_HPP
 
+#include <span>
+
+#include <rope/base/message.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
 /// What the backward pass of attention reads and writes.
@@ -34,6 +38,55 @@ struct attention_tape {
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
 
+/// Gradients with respect to what the options hold; each is written where memory is given for it.
+///
+///     std::vector<double> d_sinks(heads);
+///     attention_gradient(tape, options, {.sink_logits = d_sinks});
+struct option_gradients {
+  /// [q.heads]: with respect to options.sink_logits.
+  std::span<double> sink_logits = {};
+  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
+  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
+  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
+  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
+  std::span<double> bias = {};
+};
+
+namespace detail {
+
+/// The heads of a tape are views of the call's extents.
+template <class T>
+void check_tape(const char* function, const attention_tape<T>& x) {
+  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
+                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
+    check_view(function, view);
+    check_memory(function, view);
+  }
+  const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
+    check_rule(function, holds, rule, first, second);
+  };
+  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
+  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
+  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
+                         Index head_dim) {
+    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
+        view.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
+                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
+                         view.head_dim, "]"));
+  };
+  match("v", x.v, x.k, x.v.head_dim);
+  match("out", x.out, x.q, x.v.head_dim);
+  match("d_out", x.d_out, x.q, x.v.head_dim);
+  match("d_q", x.d_q, x.q, x.q.head_dim);
+  match("d_k", x.d_k, x.k, x.k.head_dim);
+  match("d_v", x.d_v, x.k, x.v.head_dim);
+}
+
+}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -10,9 +10,9 @@
 #include <utility>  // std::pair
 
 #include <rope/attention/attention.hpp>
+#include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/streams.hpp>
-#include <rope/attention/detail/table_checks.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/dropout.hpp>
 #include <rope/attention/options.hpp>

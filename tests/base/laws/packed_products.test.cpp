@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The matrix products of attention on packed operands, against plain loops. All numbers are small integers: every sum is
 // exact in any order, and what is compared is compared exactly.
-#include <rope/attention/detail/rounded_weights.hpp>
+#include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
 #include <rope/base/simd/pair_panels.hpp>

@@ -5,14 +5,11 @@
 #include <algorithm>  // std::min, std::max
 #include <type_traits>
 
-#include <rope/attention/detail/bfloat16_decode_operands.hpp>
 #include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
-#include <rope/attention/detail/integer_decode_operands.hpp>
 #include <rope/attention/detail/integer_operands.hpp>
-#include <rope/attention/detail/prefill_kernel.hpp>
+#include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/splits.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/product_precision.hpp>
 #include <rope/base/numbers.hpp>

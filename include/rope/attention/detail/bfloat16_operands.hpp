@@ -2,28 +2,59 @@
 #ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 
-#include <algorithm>  // std::fill, std::fill_n, std::min, std::max
+#include <algorithm>  // std::fill, std::fill_n, std::min, std::max, std::copy_n
 #include <cstddef>
 
 #include <rope/attention/detail/block_keys.hpp>
-#include <rope/attention/detail/paired_values.hpp>
-#include <rope/attention/detail/prefill_operands.hpp>
-#include <rope/attention/detail/rounded_weights.hpp>
+#include <rope/attention/detail/decode_batches.hpp>
+#include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/hidden_keys.hpp>
+#include <rope/attention/detail/pair_streams.hpp>
+#include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
+#include <rope/base/simd/narrow_channels.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// What a block of queries multiplies as bfloat16. Queries and keys are not rounded: they have the bits that
-/// they have in memory or after `rotate`, and their sums are multiplied by the factor of scores. Weights are
-/// rounded.
+/// Operands of products in bfloat16, of the prefill kernel and of the decode kernel. Queries and keys are not
+/// rounded: they have the bits that they have in memory or after `rotate`, and their sums are multiplied by
+/// the factor of scores. Weights are rounded.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
+inline void round_panel(const float* weights, Eigen::bfloat16* to) {
+  if constexpr (lanes < pair_sums >> 1) {
+    const auto both = load_even_odd<pair_sums>(weights);
+    store_even_odd(to, both.even, both.odd);
+  } else {
+    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
+  }
+}
+
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
+/// neighbour that is not in the hull has a weight of zero.
+inline void round_weights(const tile_range& hull, Index rows, const float* weights,
+                          Eigen::bfloat16* rounded) {
+  using shape = panel_shape<float>;
+  for (Index r = 0; r < rows; ++r) {
+    Eigen::bfloat16* row = rounded + r * shape::tile;
+    for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
+      round_panel(weights + r * shape::tile + j, row + j);
+    if (hull.first % 2 == 1) row[hull.first - 1] = Eigen::bfloat16(0.0f);
+    if (hull.last % 2 == 1) row[hull.last] = Eigen::bfloat16(0.0f);
+  }
+}
 
 template <class Turn>
 class bfloat16_operands {
@@ -141,6 +172,126 @@ class bfloat16_operands {
   T* keys_;     // [tile / width, pairs, width] of pairs
   T* weights_;  // [rows, tile]
   values_type values_;
+  row_buffers<T> buffers_;
+};
+
+template <class Turn>
+class bfloat16_decode_operands {
+  using T = Eigen::bfloat16;
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, T>;
+  using pairs_of_values = value_pairs<bfloat16_products>;
+
+ public:
+  using sum = arithmetic<typename call_type::stored>;
+
+  bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    struct decode_pairs {};
+    struct decode_visible_sums {};
+    struct decode_turned {};
+    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
+    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
+    weights_ = queries_ + of_.rows * of_.heads * depth;
+    visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
+    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
+  }
+
+  void pack_queries(Index kv, Index t, double factor) {
+    factor_ = static_cast<float>(factor);
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    const tile_range heads = of_.heads_of(t, group);
+    if (heads.empty()) return;
+    const row_block<T> rows =
+        query_rows(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, buffers_);
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::copy_n(rows.rows + (g - heads.first) * rows.stride, depth,
+                  query(kv, t * group + g - of_.first_row));
+  }
+  void clear_queries(Index kv, Index t) {
+    const tile_range heads = of_.heads_of(t, call_.group());
+    for (Index g = heads.first; g < heads.last; ++g)
+      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
+  }
+
+  void score(key_runs<T>& keys, Index i, float* scores) {
+    const token_run<T> run = keys.tokens(i);
+    const Index first = keys.run[i].first;
+    const auto block = read_keys<T>(call_, run, buffers_);
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
+                                                      scores + r * shape::tile + first,
+                                                      r == 0 ? &keys.ahead[i] : nullptr);
+    });
+    for (Index r = 0; r < of_.rows; ++r)
+      channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
+  }
+
+  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
+                            const rows_of_head& /*rows*/, float* /*weights*/) {}
+
+  void add_values(key_runs<T>& keys, const rows_of_head& rows, const float* weights, float* sums, bool asks) {
+    for (Index i = 0; i < keys.count; ++i) {
+      const pairs_of_values values =
+          pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
+      for_groups_of_rows(rows.count, [&](auto group, Index r) {
+        value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
+      });
+    }
+  }
+
+  void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
+    channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
+  }
+
+  /// Pages of an odd number of tokens part neighbours.
+  bool must_gather() const { return call_.v.page_size() % 2 == 1; }
+
+  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
+    return are_finite(call_.v, of_.b, kv, begin, hull);
+  }
+
+  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
+  /// values are numbers gets the bits of add_values.
+  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
+                          tile_softmax<float>& softmax, float* sums) {
+    const tile_range& hull = softmax.hull();
+    const Index channels = call_.v.head_dim;
+    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.turned, channels});
+    for (Index r = 0; r < rows.count; ++r) {
+      for (Index j = hull.first; j < hull.last; ++j) {
+        T* to = buffers_.turned + (j - hull.first) * channels;
+        if (softmax.sees(r, j))
+          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
+        else
+          std::fill_n(to, channels, T(0.0f));
+      }
+      std::fill_n(visible_sums_, channels, 0.0f);
+      value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
+      channels_map<sum> of_row(sums + r * channels, channels);
+      if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
+      of_row += const_channels_map<sum>(visible_sums_, channels);
+    }
+  }
+
+ private:
+  T* query(Index kv, Index row) const {
+    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
+  }
+
+  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
+  pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
+                             const row_block<T>& values) {
+    round_weights(keys, rows, weights, weights_);
+    return {values, keys.first, keys.last, weights_, shape::tile};
+  }
+
+  const call_type& call_;
+  decode_queries of_;
+  float factor_ = 0;
+  T* queries_;           // [heads, rows, head_dim]
+  T* weights_;           // [rows, tile], of the part that is worked on
+  float* visible_sums_;  // [value_dim]
   row_buffers<T> buffers_;
 };
 

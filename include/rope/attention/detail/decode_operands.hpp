@@ -8,11 +8,11 @@
 #include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
-#include <rope/attention/detail/decode_turns.hpp>
+#include <rope/attention/detail/decode_batches.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
-#include <rope/attention/detail/token_scales.hpp>
+#include <rope/attention/detail/token_source.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>

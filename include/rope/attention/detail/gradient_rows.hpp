@@ -7,12 +7,10 @@
 #include <cstddef>
 
 #include <rope/attention/detail/block_keys.hpp>
-#include <rope/attention/detail/gradient_panels.hpp>
 #include <rope/attention/detail/gradient_scratch.hpp>
 #include <rope/attention/detail/output.hpp>  // begin_softmax, sink_score
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
-#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/numbers.hpp>

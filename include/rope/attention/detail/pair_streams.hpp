@@ -8,7 +8,7 @@
 #include <type_traits>  // std::integral_constant
 #include <utility>      // std::index_sequence
 
-#include <rope/attention/detail/requests_ahead.hpp>
+#include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/base/simd/packet_pairs.hpp>

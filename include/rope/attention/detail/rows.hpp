@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
-#include <rope/attention/detail/token_scales.hpp>
+#include <rope/attention/detail/rotated_tokens.hpp>
 #include <rope/attention/detail/token_source.hpp>
-#include <rope/attention/detail/turned_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/channel_rows.hpp>
@@ -28,42 +28,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Queries and keys that are attended to as they are.
-struct no_rotation {
-  static constexpr bool rotates = false;
-};
-
-/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
-/// table for p + row_of_zero. Visibility goes by p.
-template <class L, class S>
-struct table_rotation {
-  static constexpr bool rotates = true;
-  using Layout = L;
-  using scalar = S;
-  query_key_tables<S> tables;
-  std::int64_t row_of_zero = 0;
-};
-
-/// A checked call of attention.
-///
-/// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
-template <class T, class Turn, class C = T>
-struct attention_call {
-  using stored = C;
-  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
-  /// once.
-  using turned = std::conditional_t<Turn::rotates, T, C>;
-
-  head_view<const T> q;
-  token_source<C> k, v;
-  head_view<T> out;
-  visibility rules;
-  Turn turn;
-
-  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
-};
 
 /// rows[n * stride + d]
 template <class X>

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/exp2.hpp>

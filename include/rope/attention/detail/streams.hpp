@@ -9,7 +9,7 @@
 #include <type_traits>  // std::integral_constant
 #include <utility>      // std::index_sequence
 
-#include <rope/attention/detail/requests_ahead.hpp>
+#include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/base/simd/exp2.hpp>  // as_computed
 #include <rope/base/simd/packet.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
@@ -161,4 +161,4 @@ class decode_turns {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_DECODE_TURNS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
-#define ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+#ifndef ROPE_ATTENTION_DETAIL_PREFETCH_HPP
+#define ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
@@ -131,4 +131,4 @@ EIGEN_ALWAYS_INLINE void request(stream_ahead& ahead, requests_again& again) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_REQUESTS_AHEAD_HPP
+#endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
-#define ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
+#define ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
 
 #include <atomic>
 #include <limits>
@@ -59,4 +59,4 @@ class ordered_turn {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
+#define ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/attention/detail/token_source.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/query_key_tables.hpp>
+
+/// The record of a checked call of attention, which every kernel takes, and the checks of its tables.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries and keys that are attended to as they are.
+struct no_rotation {
+  static constexpr bool rotates = false;
+};
+
+/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
+/// table for p + row_of_zero. Visibility goes by p.
+template <class L, class S>
+struct table_rotation {
+  static constexpr bool rotates = true;
+  using Layout = L;
+  using scalar = S;
+  query_key_tables<S> tables;
+  std::int64_t row_of_zero = 0;
+};
+
+/// A checked call of attention.
+///
+/// \tparam T  channels of queries and outputs
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
+template <class T, class Turn, class C = T>
+struct attention_call {
+  using stored = C;
+  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
+  /// once.
+  using turned = std::conditional_t<Turn::rotates, T, C>;
+
+  head_view<const T> q;
+  token_source<C> k, v;
+  head_view<T> out;
+  visibility rules;
+  Turn turn;
+
+  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
+};
+
+/// Queries that see nothing are not rotated, so their positions need no row of the table.
+template <class Layout, class T, class C, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
+                     const query_key_tables<S>& tables, const visibility& rules) {
+  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
+  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
+}
+
+/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
+/// query.
+///
+/// Throws:  std::invalid_argument
+template <class Tables>
+void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
+  if constexpr (requires { Tables::needs_causal; })
+    if (Tables::needs_causal && !options.causal)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": xPos needs causal attention, got causal = false"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP

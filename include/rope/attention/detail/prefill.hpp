@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
+#define ROPE_ATTENTION_DETAIL_PREFILL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill_n, std::fill
+#include <cstddef>
+#include <utility>  // std::pair, std::swap
+
+#include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/output.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/pair_panels.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/config.hpp>
+
+/// Attention of many queries: the operands of its products, packed tile by tile, and the kernel.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
+// packed into strips and panels.
+
+/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
+/// head kv serves all of them.
+struct query_block {
+  Index b, kv, first_head, heads, first_token, tokens;
+
+  Index rows() const { return tokens * heads; }
+};
+
+template <class T, class Turn, class C>
+class prefill_operands {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+
+ public:
+  prefill_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
+    struct prefill_numbers {};
+    struct prefill_turned {};
+    const Index padded_values = shape::padded(value_dim_);
+    const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
+    queries_ = workspace<prefill_numbers, A>(strips * shape::rows * depth_ +
+                                             shape::tile * (depth_ + padded_values) + copied);
+    keys_ = queries_ + strips * shape::rows * depth_;
+    values_ = keys_ + shape::tile * depth_;
+    buffers_.wide = values_ + shape::tile * padded_values;
+    buffers_.turned = workspace<prefill_turned, T>(copied);
+  }
+
+  /// Rows of the heads of token t of the block, times `factor`.
+  void pack_queries(Index t, double factor) {
+    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
+                 static_cast<A>(factor), buffers_,
+                 [&](Index g) { return std::pair(query(t * block_.heads + g), Index{shape::rows}); });
+  }
+  /// Zeros, of a row that sees nothing or is none.
+  void clear_query(Index row) {
+    for (Index d = 0; d < depth_; ++d) query(row)[d * shape::rows] = A(0);
+  }
+
+  void pack_tile(Index begin, Index count) {
+    for (Index n = 0, here; n < count; n += here) {
+      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
+      // are zeros, until the next keys come.
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
+      const auto run_of = [&](const token_source<C>& x) {
+        return token_run<C>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
+      };
+      const auto keys = read_keys<packable<typename call_type::turned>>(call_, run_of(call_.k), buffers_);
+      pack_transposed(keys.rows, keys.stride, here, shape::width - column, depth_,
+                      keys_ + (n - column) * depth_ + column, shape::width);
+      const auto values = read_values<packable<C>>(call_, run_of(call_.v), buffers_);
+      for (Index j = 0; j < here; ++j)
+        pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
+                 shape::tile * shape::width);
+    }
+  }
+
+  /// Scores of strip s with the panels that hold keys of the hull.
+  void score(Index s, const tile_range& hull, A* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
+  }
+
+  /// Whether the values of the tile are numbers. (Zeros behind the last channel are.)
+  bool finite_values(Index count) const {
+    for (Index c = 0; c < value_dim_; c += shape::width)
+      if (!all_finite(panel(c), count * shape::width)) return false;
+    return true;
+  }
+  /// Whether values outside of the hull are multiplied too, by zero.
+  static bool exceeds(const tile_range& /*hull*/) { return false; }
+
+  /// sums [value_panels, rows, width] = shrink * sums + weights * values of the hull
+  void add_values(const tile_range& hull, const A* weights, const A* shrink, A* sums) const {
+    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
+      if (value_dim_ - c > lanes<packet<A>>)
+        value_panel<A, shape::packets>(weights, panel(c), hull.first, hull.last, shrink, sums);
+      else
+        value_panel<A, 1>(weights, panel(c), hull.first, hull.last, shrink, sums);
+  }
+
+  /// The same where values that rows do not see are not numbers.
+  void add_visible_values(Index rows, const A* weights, tile_softmax<A>& softmax, A* sums) const {
+    for (Index c = 0; c < value_dim_; c += shape::width)
+      for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
+        if (r < rows)
+          softmax.visible_values(
+              r, weights + r * shape::tile, [&](Index j) { return panel(c) + j * shape::width; },
+              shape::width, [&](Index place) -> A& { return sums[place]; });
+  }
+
+  /// The sums of a panel in the order of channels.
+  static const A* in_order(const A* sums, A* /*room*/) { return sums; }
+
+ private:
+  A* query(Index row) const {
+    return queries_ + row / shape::rows * shape::rows * depth_ + row % shape::rows;
+  }
+  const A* panel(Index channel) const { return values_ + channel * shape::tile; }
+
+  const call_type& call_;
+  query_block block_;
+  Index depth_, value_dim_;
+  A* queries_;  // [strips, depth, rows]
+  A* keys_;     // [tile / width, depth, width]
+  A* values_;   // [value_panels, tile, width]
+  row_buffers<T> buffers_;
+};
+
+/// \tparam Products  bfloat16_products or integer_products
+template <class Products>
+class paired_values {
+  using shape = panel_shape<float>;
+  using number = typename Products::number;
+
+ public:
+  /// Numbers in memory for heads of `channels` channels.
+  static constexpr Index size(Index channels) { return shape::tile * shape::padded(channels); }
+
+  paired_values(number* memory, Index channels) : memory_(memory), channels_(channels) {}
+
+  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
+  void pack(Index n, Index count, const row_block<typename Products::stored>& rows) const {
+    constexpr Index stride = shape::tile * shape::width;
+    for (Index j = 0; j < count;) {
+      const auto* row = rows.rows + j * rows.stride;
+      number* to = memory_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < count) {
+        pack_rows_of_pairs<Products>(row, row + rows.stride, channels_, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
+          for (Index c = 0; c < channels_; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
+        pack_row_of_pairs<Products>(row, (n + j) % 2, channels_, to, stride);
+        ++j;
+      }
+    }
+  }
+
+  /// The panel that begins with `channel`, [tile / 2, width] of pairs.
+  const number* panel(Index channel) const { return memory_ + channel * shape::tile; }
+
+  /// The sums of a panel in the order of channels.
+  static const float* in_order(const float* sums, float* room) {
+    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
+    return room;
+  }
+
+ private:
+  number* memory_;  // [value_panels, tile / 2, width] of pairs
+  Index channels_;
+};
+
+// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
+// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
+// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
+// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
+// tokens at all.
+
+/// What strips keep between tiles, cut from the scratch of the thread.
+template <class A>
+struct prefill_state {
+  using shape = panel_shape<A>;
+
+  Index strips, value_panels;
+  A* sums;                // [strips, value_panels, rows, width]
+  softmax_rows<A> state;  // [strips, rows]
+  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
+  softmax_rows<A> total;
+  A* scores;  // [rows, tile]
+
+  prefill_state(Index strip_count, Index value_dim)
+      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
+    struct prefill_sums {};
+    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
+    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
+    state.maximum = sums + all_rows * padded_values;
+    state.sum = state.maximum + all_rows;
+    total_sums = state.sum + all_rows;
+    total.maximum = total_sums + all_rows * padded_values;
+    total.sum = total.maximum + all_rows;
+    scores = total.sum + all_rows;
+  }
+
+  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
+  softmax_rows<A> strip_state(Index s) const {
+    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
+  }
+};
+
+/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
+template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
+class prefill_block {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+
+ public:
+  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
+  /// a hundredth of the work.
+  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
+
+  prefill_block(const call_type& call, const query_block& block)
+      : call_(call),
+        block_(block),
+        factors_(call.rules),
+        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
+        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
+        operands_(call, block, m_.strips) {}
+
+  void run() {
+    pack_queries();
+    Index run = keys_.begin() / run_of_keys;
+    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      attend_tile(begin, count);
+    });
+    if (has_total_) {
+      end_run();
+      std::swap(m_.sums, m_.total_sums);
+      std::swap(m_.state, m_.total);
+    }
+    for (Index s = 0; s < m_.strips; ++s) write(s);
+  }
+
+ private:
+  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
+  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
+  static constexpr Index run_of_keys = 32 * shape::tile;
+
+  /// Adds the sums of the present run to those of the runs before.
+  void end_run() {
+    const Index panel = shape::rows * shape::width;
+    if (!has_total_) {
+      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
+      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
+    }
+    has_total_ = true;
+    for (Index s = 0; s < m_.strips; ++s)
+      for (Index r = 0; r < rows_of(s).count; ++r) {
+        const Index row = s * shape::rows + r;
+        if (equal(m_.state.sum[row], A(0))) continue;
+        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
+                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
+        for (Index p = 0; p < m_.value_panels; ++p) {
+          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
+          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
+          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
+        }
+        m_.state.maximum[row] = m_.state.sum[row] = A(0);
+      }
+  }
+
+  strip_rows rows_of(Index s) const {
+    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
+    return {block_.b,     block_.first_token, block_.first_head,
+            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
+  }
+
+  void pack_queries() {
+    const Index heads = block_.heads;
+    for (Index t = 0; t < block_.tokens; ++t)
+      if (!keys_.of(block_.first_token + t).empty())
+        operands_.pack_queries(t, factors_.query);
+      else
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
+    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
+    std::fill(m_.sums, m_.state.maximum, A(0));
+    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
+  }
+
+  void attend_tile(Index begin, Index count) {
+    operands_.pack_tile(begin, count);
+    bool known = false, finite = true;
+    for (Index s = 0; s < m_.strips; ++s) {
+      const strip_rows rows = rows_of(s);
+      tile_softmax<A> softmax(keys_, rows);
+      const tile_range hull = softmax.hull();
+      if (hull.empty()) continue;
+      operands_.score(s, hull, m_.scores);
+      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
+      if (multiplies_hidden && !known) {
+        known = true;
+        finite = operands_.finite_values(count);
+      }
+      if (multiplies_hidden && !finite)
+        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
+      else
+        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
+    }
+  }
+
+  void write(Index s) {
+    const strip_rows rows = rows_of(s);
+    const softmax_rows<A> state = m_.strip_state(s);
+    const Index channels = call_.v.head_dim;
+    A room[std::size_t(shape::width)];
+    for (Index r = 0; r < rows.count; ++r) {
+      const A* sums = m_.strip_sums(s) + r * shape::width;
+      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
+      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+                       (std::min)(shape::width, channels - c), out + c);
+      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
+                        state.sum[r]);
+    }
+  }
+
+  const call_type& call_;
+  query_block block_;
+  score_factors factors_;
+  block_keys keys_;
+  prefill_state<A> m_;
+  Operands operands_;
+  bool has_total_ = false;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
