@@ -14304,342 +14304,11 @@ struct block_rotation {
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 #define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 
-#include <algorithm>  // std::min
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
-#define ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
-
 #include <algorithm>  // std::min, std::copy_n, std::fill_n
 #include <cstddef>
 #include <numeric>  // std::lcm
 #include <type_traits>
 
-
-/// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
-/// packed operands from an allocator, and under a name, that translation units of other instruction sets
-/// share, and then finds them packed or aligned for another one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
-template <class A>
-struct operand {
-  const A* data;
-  Index row_stride, col_stride;
-
-  /// The operand from that element on.
-  operand from(Index r, Index c) const {
-    return {data + r * row_stride + c * col_stride, row_stride, col_stride};
-  }
-};
-
-/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
-/// panels of a tile in a core's own.
-inline constexpr Index terms_at_once = 256;
-
-/// Rows that are packed together: whole strips and whole packets.
-template <class A>
-inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
-
-/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
-/// strip of rows and one panel.
-template <class A>
-EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
-                                      Index stride) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
-  for (Index d = 0; d < terms; ++d)
-    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    const P sum = sums.sum[r * shape::packets + n];
-    A* to = out + r * stride + n * lanes<P>;
-    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
-  });
-}
-
-/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
-template <class A>
-void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
-                   Index cols) {
-  using shape = panel_shape<A>;
-  A whole[std::size_t(shape::rows * shape::width)];
-  multiply_panel(strip, panel, terms, false, whole, shape::width);
-  for (Index r = 0; r < rows; ++r)
-    for (Index c = 0; c < cols; ++c) {
-      A& to = out[r * stride + c];
-      to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
-    }
-}
-
-/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
-template <class A>
-void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
-  constexpr Index all = rows_at_once<A>;
-  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
-  for (Index d = 0; d < terms; ++d) {
-    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
-    std::fill_n(packed + d * all + rows, all - rows, A(0));
-  }
-}
-
-/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
-template <class A>
-void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
-  constexpr Index width = panel_shape<A>::width;
-  if (b.col_stride == 1) {
-    for (Index d = 0; d < terms; ++d)
-      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
-  } else {
-    for (Index c = 0; c < cols; c += width)
-      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
-                      packed + c * terms, width);
-  }
-}
-
-/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
-/// terms_at_once terms and then added.
-template <class A>
-void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
-                   A* out, Index stride) {
-  using shape = panel_shape<A>;
-  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
-  if (depth == 0 && !add)
-    for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
-  struct product_numbers {};
-  const Index most = (std::min)(depth, terms_at_once);
-  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
-  A* const panels = strips + most * block;
-  for (Index first = 0; first < depth; first += terms_at_once) {
-    const Index terms = (std::min)(terms_at_once, depth - first);
-    const bool adds = add || first > 0;
-    pack_panels(b.from(first, 0), terms, cols, panels);
-    for (Index r = 0; r < rows; r += block) {
-      const Index packed = (std::min)(block, rows - r);
-      pack_rows(a.from(r, first), packed, terms, strips);
-      for (Index s = 0; s < packed; s += strip_rows)
-        for (Index c = 0; c < cols; c += width) {
-          const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
-          A* const to = out + (r + s) * stride + c;
-          if (here == strip_rows && there == width)
-            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
-          else
-            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
-        }
-    }
-  }
-}
-
-/// Tokens and rows of a weight whose products of one another are formed at once.
-template <int tokens>
-inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
-
-/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
-/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
-template <int tokens, class A>
-EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
-                                    Index cols, A* out, Index out_stride) {
-  using P = packet<A>;
-  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
-  for (Index c = 0; c < cols; c += beside) {
-    const A* weights[std::size_t(beside)];
-    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
-    P sums[std::size_t(tokens)][std::size_t(beside)];
-    for (auto& of_token : sums)
-      for (P& sum : of_token) sum = fill<P>(A(0));
-    Index d = 0;
-    for (; d + L <= depth; d += L) {
-      P numbers[std::size_t(tokens)];
-      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
-      for (int i = 0; i < beside; ++i) {
-        const P weight = load<P>(weights[i] + d);
-        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
-      }
-    }
-    for (int t = 0; t < tokens; ++t)
-      for (int i = 0; i < beside && c + i < cols; ++i) {
-        A sum = sum_of_lanes(sums[t][i]);
-        for (Index rest = d; rest < depth; ++rest)
-          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
-        out[t * out_stride + c + i] = sum;
-      }
-  }
-}
-
-/// The same for any number of tokens: faster than packing for few.
-template <class A>
-void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
-                  Index cols, A* out, Index out_stride) {
-  constexpr int at_once = registers >= 32 ? 4 : 2;
-  // A few weights stay in the nearest cache while all tokens meet them.
-  constexpr Index weights_at_once = 8;
-  for (Index c = 0; c < cols; c += weights_at_once) {
-    const Index here = (std::min)(weights_at_once, cols - c);
-    Index t = 0;
-    const auto run = [&]<int count>(std::integral_constant<int, count>) {
-      for (; t + count <= tokens; t += count)
-        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
-                            out + t * out_stride + c, out_stride);
-    };
-    run(std::integral_constant<int, at_once>{});
-    run(std::integral_constant<int, 2>{});
-    run(std::integral_constant<int, 1>{});
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_TILED_PRODUCT_HPP
-#define ROPE_BLOCK_DETAIL_TILED_PRODUCT_HPP
-
-#include <algorithm>  // std::min
-
-
-/// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-/// that the bits do not depend on how many threads there are.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Rows [row, row + rows) and columns [col, col + cols) of a result.
-struct tile {
-  Index row, rows, col, cols;
-};
-
-/// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
-class tiles {
- public:
-  tiles(Index rows, Index cols, Index tile_rows, Index tile_cols)
-      : rows_(rows), cols_(cols), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
-
-  Index count() const { return pieces(rows_, tile_rows_) * pieces(cols_, tile_cols_); }
-  Index elements() const { return rows_ * cols_; }
-  tile operator[](Index i) const {
-    const Index down = pieces(rows_, tile_rows_), row = i % down * tile_rows_, col = i / down * tile_cols_;
-    return {row, (std::min)(tile_rows_, rows_ - row), col, (std::min)(tile_cols_, cols_ - col)};
-  }
-
- private:
-  static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
-
-  Index rows_, cols_, tile_rows_, tile_cols_;
-};
-
-/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
-/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
-/// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
-inline tiles token_tiles(Index tokens, Index cols) {
-  return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
-}
-
-/// The tiles of a sum over tokens, the gradient with respect to a weight.
-inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
-
-/// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
-template <class Run>
-struct product {
-  tiles result;
-  Index depth;
-  Run run;
-
-  double operations() const { return cost_of(2, depth, result.elements()); }
-};
-template <class Run>
-product(tiles, Index, Run) -> product<Run>;
-
-/// Runs products that do not need each other, side by side.
-template <class Threads, class... Run>
-void run_products(const Threads& threads, const product<Run>&... products) {
-  const Index tasks = (products.result.count() + ...);
-  if (tasks == 0) return;
-  parallel_tasks(threads, tasks, (products.operations() + ...) / static_cast<double>(tasks), [&](Index task) {
-    const auto runs = [&task](const auto& product) {
-      const bool here = task >= 0 && task < product.result.count();
-      if (here) product.run(product.result[task]);
-      task -= product.result.count();
-      return here;
-    };
-    (void)(runs(products) || ...);
-  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_DETAIL_TILED_PRODUCT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_TOKEN_VIEW_HPP
-#define ROPE_BLOCK_DETAIL_TOKEN_VIEW_HPP
-
-#include <type_traits>
-
-
-/// Tokens as a block takes them: rows of a matrix in the caller's memory.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
-/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
-///
-/// \tparam T  float or double, const where it is only read
-template <class T>
-class token_view {
- public:
-  token_view(T* data, Index rows, Index cols, Index stride)
-      : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
-
-  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
-  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
-      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
-        rows_(matrix.rows()),
-        cols_(matrix.cols()),
-        stride_(matrix.outerStride()) {
-    static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
-                  "multi_head_attention: tokens are of the type of the block, float or double");
-    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
-                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
-                      int(Expression::InnerStrideAtCompileTime) == 1,
-                  "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
-    constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
-    static_assert(std::is_const_v<T> || (bool(Expression::Flags & Eigen::LvalueBit) &&
-                                         (!owns || (std::is_lvalue_reference_v<Matrix> &&
-                                                    !std::is_const_v<std::remove_reference_t<Matrix>>))),
-                  "multi_head_attention: the output is read-only");
-  }
-
-  operator token_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data_, rows_, cols_, stride_};
-  }
-
-  T* data() const { return data_; }
-  Index rows() const { return rows_; }
-  Index cols() const { return cols_; }
-  Index size() const { return rows_ * cols_; }
-  /// Numbers from one row to the next.
-  Index stride() const { return stride_; }
-
- private:
-  T* data_;
-  Index rows_, cols_, stride_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_DETAIL_TOKEN_VIEW_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_WEIGHTS_HPP
 #define ROPE_BLOCK_WEIGHTS_HPP
@@ -14813,6 +14482,287 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
+/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
+///
+/// \tparam T  float or double, const where it is only read
+template <class T>
+class token_view {
+ public:
+  token_view(T* data, Index rows, Index cols, Index stride)
+      : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
+
+  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
+  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
+      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
+        rows_(matrix.rows()),
+        cols_(matrix.cols()),
+        stride_(matrix.outerStride()) {
+    static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
+                  "multi_head_attention: tokens are of the type of the block, float or double");
+    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
+                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
+                      int(Expression::InnerStrideAtCompileTime) == 1,
+                  "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
+    constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
+    static_assert(std::is_const_v<T> || (bool(Expression::Flags & Eigen::LvalueBit) &&
+                                         (!owns || (std::is_lvalue_reference_v<Matrix> &&
+                                                    !std::is_const_v<std::remove_reference_t<Matrix>>))),
+                  "multi_head_attention: the output is read-only");
+  }
+
+  operator token_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data_, rows_, cols_, stride_};
+  }
+
+  T* data() const { return data_; }
+  Index rows() const { return rows_; }
+  Index cols() const { return cols_; }
+  Index size() const { return rows_ * cols_; }
+  /// Numbers from one row to the next.
+  Index stride() const { return stride_; }
+
+ private:
+  T* data_;
+  Index rows_, cols_, stride_;
+};
+
+// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
+// packed operands from an allocator, and under a name, that translation units of other instruction sets
+// share, and then finds them packed or aligned for another one.
+
+/// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
+template <class A>
+struct operand {
+  const A* data;
+  Index row_stride, col_stride;
+
+  /// The operand from that element on.
+  operand from(Index r, Index c) const {
+    return {data + r * row_stride + c * col_stride, row_stride, col_stride};
+  }
+};
+
+/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
+/// panels of a tile in a core's own.
+inline constexpr Index terms_at_once = 256;
+
+/// Rows that are packed together: whole strips and whole packets.
+template <class A>
+inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+
+/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
+/// strip of rows and one panel.
+template <class A>
+EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
+                                      Index stride) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, shape::packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
+  for (Index d = 0; d < terms; ++d)
+    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const P sum = sums.sum[r * shape::packets + n];
+    A* to = out + r * stride + n * lanes<P>;
+    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
+  });
+}
+
+/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
+template <class A>
+void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
+                   Index cols) {
+  using shape = panel_shape<A>;
+  A whole[std::size_t(shape::rows * shape::width)];
+  multiply_panel(strip, panel, terms, false, whole, shape::width);
+  for (Index r = 0; r < rows; ++r)
+    for (Index c = 0; c < cols; ++c) {
+      A& to = out[r * stride + c];
+      to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
+    }
+}
+
+/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
+template <class A>
+void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
+  constexpr Index all = rows_at_once<A>;
+  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
+  for (Index d = 0; d < terms; ++d) {
+    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
+    std::fill_n(packed + d * all + rows, all - rows, A(0));
+  }
+}
+
+/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
+template <class A>
+void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
+  constexpr Index width = panel_shape<A>::width;
+  if (b.col_stride == 1) {
+    for (Index d = 0; d < terms; ++d)
+      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
+  } else {
+    for (Index c = 0; c < cols; c += width)
+      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
+                      packed + c * terms, width);
+  }
+}
+
+/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
+/// terms_at_once terms and then added.
+template <class A>
+void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
+                   A* out, Index stride) {
+  using shape = panel_shape<A>;
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
+  if (depth == 0 && !add)
+    for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
+  struct product_numbers {};
+  const Index most = (std::min)(depth, terms_at_once);
+  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
+  A* const panels = strips + most * block;
+  for (Index first = 0; first < depth; first += terms_at_once) {
+    const Index terms = (std::min)(terms_at_once, depth - first);
+    const bool adds = add || first > 0;
+    pack_panels(b.from(first, 0), terms, cols, panels);
+    for (Index r = 0; r < rows; r += block) {
+      const Index packed = (std::min)(block, rows - r);
+      pack_rows(a.from(r, first), packed, terms, strips);
+      for (Index s = 0; s < packed; s += strip_rows)
+        for (Index c = 0; c < cols; c += width) {
+          const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
+          A* const to = out + (r + s) * stride + c;
+          if (here == strip_rows && there == width)
+            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
+          else
+            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
+        }
+    }
+  }
+}
+
+/// Tokens and rows of a weight whose products of one another are formed at once.
+template <int tokens>
+inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
+
+/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
+/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
+template <int tokens, class A>
+EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
+                                    Index cols, A* out, Index out_stride) {
+  using P = packet<A>;
+  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
+  for (Index c = 0; c < cols; c += beside) {
+    const A* weights[std::size_t(beside)];
+    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
+    P sums[std::size_t(tokens)][std::size_t(beside)];
+    for (auto& of_token : sums)
+      for (P& sum : of_token) sum = fill<P>(A(0));
+    Index d = 0;
+    for (; d + L <= depth; d += L) {
+      P numbers[std::size_t(tokens)];
+      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
+      for (int i = 0; i < beside; ++i) {
+        const P weight = load<P>(weights[i] + d);
+        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
+      }
+    }
+    for (int t = 0; t < tokens; ++t)
+      for (int i = 0; i < beside && c + i < cols; ++i) {
+        A sum = sum_of_lanes(sums[t][i]);
+        for (Index rest = d; rest < depth; ++rest)
+          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
+        out[t * out_stride + c + i] = sum;
+      }
+  }
+}
+
+/// The same for any number of tokens: faster than packing for few.
+template <class A>
+void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
+                  Index cols, A* out, Index out_stride) {
+  constexpr int at_once = registers >= 32 ? 4 : 2;
+  // A few weights stay in the nearest cache while all tokens meet them.
+  constexpr Index weights_at_once = 8;
+  for (Index c = 0; c < cols; c += weights_at_once) {
+    const Index here = (std::min)(weights_at_once, cols - c);
+    Index t = 0;
+    const auto run = [&]<int count>(std::integral_constant<int, count>) {
+      for (; t + count <= tokens; t += count)
+        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
+                            out + t * out_stride + c, out_stride);
+    };
+    run(std::integral_constant<int, at_once>{});
+    run(std::integral_constant<int, 2>{});
+    run(std::integral_constant<int, 1>{});
+  }
+}
+
+// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
+// that the bits do not depend on how many threads there are.
+
+/// Rows [row, row + rows) and columns [col, col + cols) of a result.
+struct tile {
+  Index row, rows, col, cols;
+};
+
+/// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
+class tiles {
+ public:
+  tiles(Index rows, Index cols, Index tile_rows, Index tile_cols)
+      : rows_(rows), cols_(cols), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
+
+  Index count() const { return pieces(rows_, tile_rows_) * pieces(cols_, tile_cols_); }
+  Index elements() const { return rows_ * cols_; }
+  tile operator[](Index i) const {
+    const Index down = pieces(rows_, tile_rows_), row = i % down * tile_rows_, col = i / down * tile_cols_;
+    return {row, (std::min)(tile_rows_, rows_ - row), col, (std::min)(tile_cols_, cols_ - col)};
+  }
+
+ private:
+  static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
+
+  Index rows_, cols_, tile_rows_, tile_cols_;
+};
+
+/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
+/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
+/// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
+inline tiles token_tiles(Index tokens, Index cols) {
+  return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
+}
+
+/// The tiles of a sum over tokens, the gradient with respect to a weight.
+inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
+
+/// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
+template <class Run>
+struct product {
+  tiles result;
+  Index depth;
+  Run run;
+
+  double operations() const { return cost_of(2, depth, result.elements()); }
+};
+template <class Run>
+product(tiles, Index, Run) -> product<Run>;
+
+/// Runs products that do not need each other, side by side.
+template <class Threads, class... Run>
+void run_products(const Threads& threads, const product<Run>&... products) {
+  const Index tasks = (products.result.count() + ...);
+  if (tasks == 0) return;
+  parallel_tasks(threads, tasks, (products.operations() + ...) / static_cast<double>(tasks), [&](Index task) {
+    const auto runs = [&task](const auto& product) {
+      const bool here = task >= 0 && task < product.result.count();
+      if (here) product.run(product.result[task]);
+      task -= product.result.count();
+      return here;
+    };
+    (void)(runs(products) || ...);
+  });
+}
+
 /// Tokens [batch * tokens, dim] as a caller gives them.
 template <class T>
 using token_ref = token_view<const T>;
@@ -14945,7 +14895,7 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 #define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
-#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
+#include <algorithm>  // std::min, std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15174,47 +15124,6 @@ class newest_tokens {
 
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_ORDERED_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_ORDERED_TOKENS_HPP
-
-#include <algorithm>  // std::min
-#include <cstdint>
-#include <span>
-
-
-/// What a cache knows of the order of positions, so that no step has to look at all of them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
-/// at positions that do not decrease (`ascending`).
-struct ordered_tokens {
-  Index counted = 0, ascending = 0;
-
-  /// Extends both counts as far as the positions of the row allow.
-  ///
-  /// Requires:  the counts hold for these positions
-  void extend(std::span<const std::int64_t> positions) {
-    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
-    const auto size = static_cast<Index>(positions.size());
-    while (counted < size && at(counted) == counted) ++counted;
-    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
-  }
-  /// Limits both counts to tokens [0, first): those behind have changed.
-  void forget_from(Index first) {
-    counted = (std::min)(counted, first);
-    ascending = (std::min)(ascending, first);
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_ORDERED_TOKENS_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
 
@@ -15343,6 +15252,29 @@ struct batch_row {
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
 
+/// The extents of kv_cache and ring_cache, whose base it is.
+///
+///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
+///
+/// \tparam Cache  the class that derives from this one
+template <class Cache>
+class cache_shape {
+ public:
+  /// Rows of the batch.
+  Index batch() const { return memory().batch(); }
+  /// Heads of keys and values.
+  Index kv_heads() const { return memory().keys().heads; }
+  /// Channels of a key head.
+  Index head_dim() const { return memory().keys().head_dim; }
+  /// Channels of a value head.
+  Index value_dim() const { return memory().values().head_dim; }
+
+ private:
+  friend Cache;
+  cache_shape() = default;
+  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
+};
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -15353,6 +15285,27 @@ inline constexpr batch_row every_row = {0, true};
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
+/// at positions that do not decrease (`ascending`).
+struct ordered_tokens {
+  Index counted = 0, ascending = 0;
+
+  /// Extends both counts as far as the positions of the row allow.
+  ///
+  /// Requires:  the counts hold for these positions
+  void extend(std::span<const std::int64_t> positions) {
+    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
+    const auto size = static_cast<Index>(positions.size());
+    while (counted < size && at(counted) == counted) ++counted;
+    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
+  }
+  /// Limits both counts to tokens [0, first): those behind have changed.
+  void forget_from(Index first) {
+    counted = (std::min)(counted, first);
+    ascending = (std::min)(ascending, first);
+  }
+};
 
 /// Rows [first, last) of a batch.
 struct row_range {
@@ -15579,6 +15532,33 @@ class cache_rows {
   number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };
+
+/// Whether the new tokens of every row can be rotated.
+///
+/// Throws:  as check_rotation
+template <class Layout, class K, class S, class Source>
+void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
+                        const placed_table<S>& table, const Source& positions) {
+  for (Index b = 0; b < k.batch; ++b)
+    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
+                           positions_of_row(positions, b));
+}
+
+/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
+/// threads.
+///
+/// \param bytes  that all of them take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -15991,43 +15971,6 @@ class turn_between_axes {
 #include <span>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_CACHE_SHAPE_HPP
-#define ROPE_CACHE_CACHE_SHAPE_HPP
-
-
-/// What kv_cache and ring_cache say of the heads that they hold.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The extents of kv_cache and ring_cache, whose base it is.
-///
-///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
-///
-/// \tparam Cache  the class that derives from this one
-template <class Cache>
-class cache_shape {
- public:
-  /// Rows of the batch.
-  Index batch() const { return memory().batch(); }
-  /// Heads of keys and values.
-  Index kv_heads() const { return memory().keys().heads; }
-  /// Channels of a key head.
-  Index head_dim() const { return memory().keys().head_dim; }
-  /// Channels of a value head.
-  Index value_dim() const { return memory().values().head_dim; }
-
- private:
-  friend Cache;
-  cache_shape() = default;
-  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_CACHE_SHAPE_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
@@ -16039,14 +15982,98 @@ class cache_shape {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
-#define ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 
 #include <algorithm>  // std::copy_n
 #include <concepts>   // std::same_as
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+
+
+/// A norm and the table of the rotation that follows it, as one argument.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
+/// these too: keys are then normalised, rotated and written in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+
+  /// The norm that comes first and the table behind it.
+  ///
+  /// \param table  a frequency_table, or one that is placed in the head
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+
+  /// The norm of a key.
+  const head_norm<W>& norm() const { return norm_; }
+  /// What a normalised key rotates by.
+  const placed_table<S>& table() const { return table_; }
+
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+
+namespace detail {
+
+/// In place of a norm: none.
+struct no_norm {};
+
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+
+/// What is done to new keys on their way into a cache.
+template <class S, class Norm>
+struct key_way {
+  placed_table<S> table;
+  Norm norm;
+};
+
+template <rotation_table Table>
+auto key_way_of(const Table& table) {
+  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_way_of(const normed_table<S, W>& table) {
+  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+}
+
+}  // namespace detail
+
+/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_way_of(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_QUANTIZE_HPP
 #define ROPE_ROTATION_QUANTIZE_HPP
@@ -16171,7 +16198,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 
 #endif  // ROPE_ROTATION_QUANTIZE_HPP
 
-/// Memory of the heads of a cache, of channels or of integers with their scales.
+/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back: copied,
+/// rotated, or normalised and rotated, each rounded once.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -16242,155 +16270,6 @@ void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, I
   turn.turn(numbers, Index{0}, Index{0}, by);
   quantize(numbers, token);
 }
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-
-#include <algorithm>  // std::min, std::max
-
-
-/// The new tokens of a batch, row by row, and on threads.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether the new tokens of every row can be rotated.
-///
-/// Throws:  as check_rotation
-template <class Layout, class K, class S, class Source>
-void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const placed_table<S>& table, const Source& positions) {
-  for (Index b = 0; b < k.batch; ++b)
-    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
-                           positions_of_row(positions, b));
-}
-
-/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
-/// threads.
-///
-/// \param bytes  that all of them take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
-      if (first < last) write(b, first, last - first);
-    }
-  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-
-#include <algorithm>  // std::copy_n
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
-#define ROPE_ROTATION_NORMED_TABLE_HPP
-
-
-/// A norm and the table of the rotation that follows it, as one argument.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
-/// these too: keys are then normalised, rotated and written in one pass.
-///
-///     cache.append<half_split>(k, v, normed_table(k_norm, table));
-///
-/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
-///
-/// \tparam S  float or double: the type of a table entry
-/// \tparam W  the type of a weight
-template <class S, class W>
-class normed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-
-  /// The norm that comes first and the table behind it.
-  ///
-  /// \param table  a frequency_table, or one that is placed in the head
-  template <rotation_table Table>
-  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
-
-  /// The norm of a key.
-  const head_norm<W>& norm() const { return norm_; }
-  /// What a normalised key rotates by.
-  const placed_table<S>& table() const { return table_; }
-
- private:
-  head_norm<W> norm_;
-  placed_table<S> table_;
-};
-
-template <class W, rotation_table Table>
-normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
-
-namespace detail {
-
-/// In place of a norm: none.
-struct no_norm {};
-
-template <class T>
-no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
-  return {};
-}
-
-/// What is done to new keys on their way into a cache.
-template <class S, class Norm>
-struct key_way {
-  placed_table<S> table;
-  Norm norm;
-};
-
-template <rotation_table Table>
-auto key_way_of(const Table& table) {
-  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
-}
-template <class S, class W>
-auto key_way_of(const normed_table<S, W>& table) {
-  return key_way<S, head_norm<W>>{table.table(), table.norm()};
-}
-
-}  // namespace detail
-
-/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
-template <class Table>
-concept key_table = requires(const Table& table) {
-  detail::key_way_of(table);
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
-
-/// How channels get into the type in which a cache keeps them, and back: copied, rotated, or normalised and
-/// rotated, each rounded once.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 
 /// Whether heads of X are stored as channels of type T with one rounding at most.
 template <class X, class T>
@@ -16717,37 +16596,6 @@ class cache_memory {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
-#define ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
-
-
-/// Functions that caches share, under the names that their users call them by.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// What messages call a cache and its functions.
-struct cache_names {
-  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
-      *reorder, *keys, *values;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-/// A macro, because literals alone are joined.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
-  {                                                                                                      \
-    .cache = name, .size = name "::size", .positions = name "::positions",                               \
-    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
-    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                   \
-    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values"                        \
-  }
-
-#endif  // ROPE_CACHE_DETAIL_CACHE_NAMES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
@@ -17808,6 +17656,29 @@ class stored_tokens {
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
 /// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What messages call a cache and its functions.
+struct cache_names {
+  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
+      *reorder, *keys, *values;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A macro, because literals alone are joined.
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
+  {                                                                                                      \
+    .cache = name, .size = name "::size", .positions = name "::positions",                               \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
+    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                   \
+    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values"                        \
+  }
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -20332,14 +20203,8 @@ class block_forward {
 }  // namespace rope
 
 #endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_REPORT_HPP
-#define ROPE_BLOCK_REPORT_HPP
 
-#include <span>
-
-
-/// What a block tells about a call besides its output.
+/// The attention block of a transformer.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -20359,16 +20224,6 @@ struct multi_head_report {
   /// call with a cache.
   std::span<T> probabilities = {};
 };
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_REPORT_HPP
-
-/// The attention block of a transformer.
-
-namespace rope {
-inline namespace ROPE_ABI {
 
 /// Projects tokens to queries, keys and values, normalises and rotates the heads of q and k, attends, and
 /// projects the result.
@@ -20634,51 +20489,6 @@ class multi_head_attention {
 
 #endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_MULTI_HEAD_TAPE_HPP
-#define ROPE_BLOCK_MULTI_HEAD_TAPE_HPP
-
-
-/// What the backward pass of an attention block takes, and where it writes.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A forward pass of a block, and the gradient with respect to its output.
-///
-///     cross_attention_gradient(
-///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
-template <class T>
-struct multi_head_tape {
-  detail::token_ref<T> x;                          // [batch * tokens, model_dim], as in the forward pass
-  detail::token_ref<T> context{nullptr, 0, 0, 0};  // [batch * keys, context_dim], of cross-attention
-  Index batch;                                     // rows of the batch
-  detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
-};
-
-/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
-/// memory are left out.
-///
-///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
-///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
-template <class T>
-struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
-  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
-  /// values, in cross-attention through the queries.
-  token_map x{nullptr, 0, 0};
-  /// With respect to the context of cross-attention, [batch * keys, context_dim].
-  token_map context{nullptr, 0, 0};
-  /// With respect to the weights, each in the shape of the weight.
-  multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
-  option_gradients options = {};
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BLOCK_MULTI_HEAD_TAPE_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 #define ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 
@@ -20837,6 +20647,37 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 
 namespace rope {
 inline namespace ROPE_ABI {
+
+/// A forward pass of a block, and the gradient with respect to its output.
+///
+///     cross_attention_gradient(
+///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
+template <class T>
+struct multi_head_tape {
+  detail::token_ref<T> x;                          // [batch * tokens, model_dim], as in the forward pass
+  detail::token_ref<T> context{nullptr, 0, 0, 0};  // [batch * keys, context_dim], of cross-attention
+  Index batch;                                     // rows of the batch
+  detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
+};
+
+/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
+/// memory are left out.
+///
+///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
+///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
+template <class T>
+struct multi_head_gradients {
+  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
+  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
+  /// values, in cross-attention through the queries.
+  token_map x{nullptr, 0, 0};
+  /// With respect to the context of cross-attention, [batch * keys, context_dim].
+  token_map context{nullptr, 0, 0};
+  /// With respect to the weights, each in the shape of the weight.
+  multi_head_parameters<T> weights = {};
+  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
+  option_gradients options = {};
+};
 
 namespace detail {
 
@@ -21211,8 +21052,9 @@ requires detail::attended_cache<Cache> std::string describe(const Cache& cache) 
 #ifndef ROPE_CACHE_PAGE_VIEW_HPP
 #define ROPE_CACHE_PAGE_VIEW_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::max, std::lower_bound
 #include <type_traits>
+#include <vector>
 
 
 /// Keys and values in the pages of a pool that the caller owns.
@@ -21335,6 +21177,43 @@ class page_view {
   key_storage storage_;
 };
 
+namespace detail {
+
+/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
+///
+/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
+///          blocks that hold tokens
+template <class T, class First, class Count>
+void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
+                         const Count& count) {
+  const Index size = pages.page_size();
+  Index written = 0;
+  const auto for_each_written = [&](const auto& visit) {
+    for (Index s = 0; s < pages.sequences(); ++s)
+      if (count(s) > 0)
+        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
+          visit(pages.blocks().page(s, block));
+  };
+  for_each_written([&](Index) { ++written; });
+  struct changed_pages {};
+  Index* changed = workspace<changed_pages, Index>(2 * written);
+  Index* seen = changed + written;
+  written = 0;
+  for_each_written([&](Index page) { changed[written++] = page; });
+  sort(changed, changed + written);
+  std::fill(seen, seen + written, Index{0});
+  for (Index s = 0; s < pages.sequences(); ++s)
+    for (Index block = 0; block * size < pages.length(s); ++block) {
+      const Index page = pages.blocks().page(s, block);
+      const Index* at = std::lower_bound(changed, changed + written, page);
+      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": a page that is written must belong to one sequence; page ", page,
+                           " stands in the table twice, give sequence ", s, " a copy"));
+    }
+}
+
+}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
@@ -21658,59 +21537,6 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 #include <span>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
-#define ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
-
-#include <algorithm>  // std::lower_bound
-#include <vector>
-
-
-/// Pages that a call changes belong to one sequence.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
-///
-/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
-///          blocks that hold tokens
-template <class T, class First, class Count>
-void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
-                         const Count& count) {
-  const Index size = pages.page_size();
-  Index written = 0;
-  const auto for_each_written = [&](const auto& visit) {
-    for (Index s = 0; s < pages.sequences(); ++s)
-      if (count(s) > 0)
-        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
-          visit(pages.blocks().page(s, block));
-  };
-  for_each_written([&](Index) { ++written; });
-  struct changed_pages {};
-  Index* changed = workspace<changed_pages, Index>(2 * written);
-  Index* seen = changed + written;
-  written = 0;
-  for_each_written([&](Index page) { changed[written++] = page; });
-  sort(changed, changed + written);
-  std::fill(seen, seen + written, Index{0});
-  for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block) {
-      const Index page = pages.blocks().page(s, block);
-      const Index* at = std::lower_bound(changed, changed + written, page);
-      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a page that is written must belong to one sequence; page ", page,
-                           " stands in the table twice, give sequence ", s, " a copy"));
-    }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
 
 /// New keys and values on their way to pages.
 
@@ -21854,8 +21680,8 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_wri
 
 #endif  // ROPE_CACHE_PAGE_WRITES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_TURNED_KEYS_HPP
-#define ROPE_CACHE_TURNED_KEYS_HPP
+#ifndef ROPE_CACHE_SHIFT_KEYS_HPP
+#define ROPE_CACHE_SHIFT_KEYS_HPP
 
 #include <algorithm>  // std::sort, std::max
 #include <cstdint>
@@ -22043,7 +21869,7 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_CACHE_TURNED_KEYS_HPP
+#endif  // ROPE_CACHE_SHIFT_KEYS_HPP
 
 #endif  // ROPE_CACHE_HPP
 // SPDX-License-Identifier: MIT
@@ -23493,15 +23319,10 @@ struct layer_group {
 #ifndef ROPE_MODELS_MODEL_FACTS_HPP
 #define ROPE_MODELS_MODEL_FACTS_HPP
 
-#include <string>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
-#define ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
-
 #include <cstdint>
+#include <string>
 #include <variant>
+#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_QUERY_SCALING_HPP
@@ -23643,7 +23464,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP
 
-/// The query scaling that a model file names.
+/// What is known of a model beside how each of its layers rotates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -23669,16 +23490,6 @@ struct query_scaling {
     return 1;
   }
 };
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
-
-/// What is known of a model beside how each of its layers rotates.
-
-namespace rope {
-inline namespace ROPE_ABI {
 
 /// In model_rope::windows: how far back a layer looks is not known.
 inline constexpr Index not_known_window = -1;

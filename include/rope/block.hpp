@@ -8,9 +8,7 @@
 
 #include <rope/block/gradient.hpp>
 #include <rope/block/multi_head_attention.hpp>
-#include <rope/block/multi_head_tape.hpp>
 #include <rope/block/projected_context.hpp>
-#include <rope/block/report.hpp>
 #include <rope/block/weights.hpp>
 
 #endif  // ROPE_BLOCK_HPP

@@ -7,7 +7,6 @@
 #include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
 
 #include <rope/cache/attention.hpp>
-#include <rope/cache/cache_shape.hpp>
 #include <rope/cache/describe.hpp>
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -17,7 +16,7 @@
 #include <rope/cache/page_writes.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
+#include <rope/cache/shift_keys.hpp>
 #include <rope/cache/token_coordinates.hpp>
-#include <rope/cache/turned_keys.hpp>
 
 #endif  // ROPE_CACHE_HPP

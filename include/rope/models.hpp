@@ -14,7 +14,6 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/models/rotate_layer.hpp>
-#include <rope/models/run_time_query_scaling.hpp>
 #include <rope/models/tables.hpp>
 
 #endif  // ROPE_MODELS_HPP

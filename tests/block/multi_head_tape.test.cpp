@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <rope/block/multi_head_tape.hpp>
-
 #include <rope/block/gradient.hpp>
 
 #include "support/block.hpp"

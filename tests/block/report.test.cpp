@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <rope/block/report.hpp>
-
 #include <rope/block/multi_head_attention.hpp>
 
 #include <algorithm>

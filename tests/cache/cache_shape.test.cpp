@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <rope/cache/cache_shape.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
 
 #include "support/catch.hpp"

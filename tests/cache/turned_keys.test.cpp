@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/cache/turned_keys.hpp>
+#include <rope/cache/shift_keys.hpp>
 
 #include <algorithm>
 #include <cstdint>

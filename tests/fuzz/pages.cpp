@@ -5,7 +5,7 @@
 #include <rope/cache/page_attention.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/cache/page_writes.hpp>
-#include <rope/cache/turned_keys.hpp>
+#include <rope/cache/shift_keys.hpp>
 
 #include <algorithm>
 #include <cstdint>

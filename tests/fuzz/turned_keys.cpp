@@ -2,7 +2,7 @@
 // Keys in memory of the caller's, of any shape, strides, window of channels, layout and type, that shift_keys and rebase_keys
 // turn by any number of positions, against the formula one channel at a time; what a call must not touch is full of NaN of
 // many bits, and compared.
-#include <rope/cache/turned_keys.hpp>
+#include <rope/cache/shift_keys.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/models/run_time_query_scaling.hpp>
+#include <rope/models/model_facts.hpp>
 
 #include <cstdint>
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include <rope/cache/detail/cache_names.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
@@ -16,6 +15,29 @@
 #include <rope/tables/placed_table.hpp>
 
 /// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What messages call a cache and its functions.
+struct cache_names {
+  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
+      *reorder, *keys, *values;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A macro, because literals alone are joined.
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
+  {                                                                                                      \
+    .cache = name, .size = name "::size", .positions = name "::positions",                               \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
+    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                   \
+    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values"                        \
+  }
 
 namespace rope {
 inline namespace ROPE_ABI {

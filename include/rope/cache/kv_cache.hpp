@@ -6,9 +6,7 @@
 #include <span>
 
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/cache_shape.hpp>
 #include <rope/cache/detail/cache_memory.hpp>  // value_place
-#include <rope/cache/detail/cache_names.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/growing_cache.hpp>

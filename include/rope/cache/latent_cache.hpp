@@ -6,7 +6,6 @@
 
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/cache_memory.hpp>  // value_place
-#include <rope/cache/detail/cache_names.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/growing_cache.hpp>

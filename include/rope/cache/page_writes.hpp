@@ -14,7 +14,6 @@
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
-#include <rope/cache/detail/written_pages.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>

@@ -6,13 +6,11 @@
 #include <span>
 
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/cache_shape.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
-#include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/ring_axes.hpp>
 #include <rope/cache/detail/ring_rows.hpp>

@@ -11,8 +11,8 @@
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/models/run_time_query_scaling.hpp>
 #include <rope/models/tables.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The products of a block are sums of products, for every shape of a tile and order of an operand.
-#include <rope/block/detail/tile_product.hpp>
+#include <rope/block/detail/projection_products.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -11,7 +11,7 @@
 #include <rope/cache/page_attention.hpp>
 #include <rope/cache/page_writes.hpp>
 #include <rope/cache/ring_cache.hpp>
-#include <rope/cache/turned_keys.hpp>
+#include <rope/cache/shift_keys.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/quantize.hpp>

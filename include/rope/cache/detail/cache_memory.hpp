@@ -13,8 +13,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
-#include <rope/cache/detail/head_memory.hpp>
-#include <rope/cache/detail/new_tokens.hpp>
+#include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>

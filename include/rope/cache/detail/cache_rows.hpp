@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 #define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
-#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
+#include <algorithm>  // std::min, std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,19 +12,43 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
-#include <rope/cache/detail/ordered_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
 
 /// Which tokens each row of a cache holds, and at which positions.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
+/// at positions that do not decrease (`ascending`).
+struct ordered_tokens {
+  Index counted = 0, ascending = 0;
+
+  /// Extends both counts as far as the positions of the row allow.
+  ///
+  /// Requires:  the counts hold for these positions
+  void extend(std::span<const std::int64_t> positions) {
+    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
+    const auto size = static_cast<Index>(positions.size());
+    while (counted < size && at(counted) == counted) ++counted;
+    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
+  }
+  /// Limits both counts to tokens [0, first): those behind have changed.
+  void forget_from(Index first) {
+    counted = (std::min)(counted, first);
+    ascending = (std::min)(ascending, first);
+  }
+};
 
 /// Rows [first, last) of a batch.
 struct row_range {
@@ -251,6 +275,33 @@ class cache_rows {
   number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };
+
+/// Whether the new tokens of every row can be rotated.
+///
+/// Throws:  as check_rotation
+template <class Layout, class K, class S, class Source>
+void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
+                        const placed_table<S>& table, const Source& positions) {
+  for (Index b = 0; b < k.batch; ++b)
+    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
+                           positions_of_row(positions, b));
+}
+
+/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
+/// threads.
+///
+/// \param bytes  that all of them take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -15,7 +15,6 @@
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
-#include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>

@@ -11,8 +11,8 @@
 #include <rope/models/detail/gguf_schedule.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/models/run_time_query_scaling.hpp>
 
 /// What the layers of a GGUF model multiply their queries by.
 ///

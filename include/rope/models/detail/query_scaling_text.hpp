@@ -12,8 +12,8 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/group_comparison.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/models/run_time_query_scaling.hpp>
 
 /// Sentences about what the layers of a model multiply their queries by.
 

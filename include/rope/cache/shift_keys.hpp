@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_TURNED_KEYS_HPP
-#define ROPE_CACHE_TURNED_KEYS_HPP
+#ifndef ROPE_CACHE_SHIFT_KEYS_HPP
+#define ROPE_CACHE_SHIFT_KEYS_HPP
 
 #include <algorithm>  // std::sort, std::max
 #include <cstdint>
@@ -8,8 +8,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/cache/detail/head_memory.hpp>
-#include <rope/cache/detail/written_pages.hpp>
+#include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -202,4 +201,4 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_CACHE_TURNED_KEYS_HPP
+#endif  // ROPE_CACHE_SHIFT_KEYS_HPP
