@@ -1,9 +1,11 @@
 # Writes the headers that are copied into a project as one file:
 #
-#   include/rope_single.hpp             include/rope/rope.hpp       the whole library
+#   include/rope_single.hpp             include/rope/rope.hpp       everything but the import of models
 #   include/rope_rotation_single.hpp    include/rope/rotation.hpp   what a program that only rotates needs
+#   include/rope_models_single.hpp      include/rope/models.hpp     the import of models, and what it stands on
 #
-# with every <rope/...> header in the place of its first include.
+# with every <rope/...> header in the place of its first include. Each keeps its include guard, so the three may be included
+# together, in any order. Includes of the standard library stay once, and blank lines are left out.
 #
 #   cmake -P cmake/amalgamate.cmake              write them
 #   cmake -DCHECK=ON -P cmake/amalgamate.cmake   fail if a checked-in file differs
@@ -57,6 +59,33 @@ function(write_single name door what)
   endwhile()
   string(APPEND single "${rest}")
 
+  # What one file needs once: the license, and every header of the standard library and of Eigen.
+  set(spdx "// SPDX-License-Identifier: MIT\n")
+  string(REPLACE "\n${spdx}" "\n" rest "${single}")
+  set(single "${spdx}")
+  set(included "")
+  while(TRUE)
+    string(FIND "${rest}" "${directive}" begin)
+    if(begin EQUAL -1)
+      break()
+    endif()
+    string(SUBSTRING "${rest}" 0 ${begin} before)
+    string(APPEND single "${before}")
+    math(EXPR begin "${begin} + 1")
+    string(SUBSTRING "${rest}" ${begin} -1 rest)
+    string(FIND "${rest}" "\n" end)
+    string(SUBSTRING "${rest}" 0 ${end} line)
+    string(SUBSTRING "${rest}" ${end} -1 rest)
+    string(REGEX REPLACE ">.*" ">" header "${line}")
+    if(NOT header IN_LIST included)
+      list(APPEND included "${header}")
+      string(APPEND single "\n${line}")
+    endif()
+  endwhile()
+  string(APPEND single "${rest}")
+  string(REGEX REPLACE "\n\n+" "\n" single "${single}")
+  string(REGEX REPLACE "\n(#ifndef ROPE_[A-Z0-9_]*_HPP\n)" "\n\n\\1" single "${single}")
+
   if(single MATCHES "\n[ \t]*(#[ \t]*include[ \t]*([\"]|<[ \t]*rope/)[^\n]*)")
     message(FATAL_ERROR "only a line that starts with '#include <rope/' is expanded, found: ${CMAKE_MATCH_1}")
   endif()
@@ -76,10 +105,12 @@ function(write_single name door what)
   set(expanded ${expanded} PARENT_SCOPE)
 endfunction()
 
-write_single(rope_rotation_single.hpp rope/rotation.hpp ", rotation alone,")
-write_single(rope_single.hpp rope/rope.hpp "")
 file(GLOB_RECURSE headers RELATIVE "${include_dir}" "${include_dir}/rope/*.hpp")
+write_single(rope_rotation_single.hpp rope/rotation.hpp ", rotation alone,")
+write_single(rope_models_single.hpp rope/models.hpp ", the import of models,")
+list(REMOVE_ITEM headers ${expanded})
+write_single(rope_single.hpp rope/rope.hpp "")
 list(REMOVE_ITEM headers ${expanded})
 if(headers)
-  message(FATAL_ERROR "rope.hpp does not reach: ${headers}")
+  message(FATAL_ERROR "neither rope.hpp nor models.hpp reaches: ${headers}")
 endif()

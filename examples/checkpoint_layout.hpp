@@ -12,6 +12,7 @@
 #include <optional>
 #include <rope/models.hpp>
 #include <rope/rotation.hpp>
+#include <rope/rotation_extras.hpp>
 #include <stdexcept>
 #include <string>
 #include <type_traits>

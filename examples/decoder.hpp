@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 #include <set>
 #include <span>

@@ -7,6 +7,7 @@
 
 #include "recorded_attention.hpp"
 
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <algorithm>

@@ -19,6 +19,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 #include <sstream>
 #include <stdexcept>

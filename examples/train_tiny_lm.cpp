@@ -9,6 +9,7 @@
 // The folder receives two figures and the rotary model, as rope_generate_text reads it. The text is that of
 // the library's own documentation: the comments of its headers.
 
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <algorithm>

@@ -2,10 +2,10 @@
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
 
-/// Who looks at whom? This door opens attention with the rotation or without it, its gradient, its weights,
-/// and partial results merged.
+/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights, and
+/// partial results merged.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/dropout.hpp>

@@ -4,7 +4,7 @@
 
 /// A whole attention layer: projections, norms, rotation, attention and cache, forward and backward.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/block/gradient.hpp>
 #include <rope/block/multi_head_attention.hpp>

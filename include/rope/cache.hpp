@@ -2,9 +2,9 @@
 #ifndef ROPE_CACHE_HPP
 #define ROPE_CACHE_HPP
 
-/// What was seen before? This door opens caches of keys and values, and attention to what they hold.
+/// Caches of keys and values: growing, ring and latent caches, pages, and attention to them.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/cache/attention.hpp>
 #include <rope/cache/describe.hpp>

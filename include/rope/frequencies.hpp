@@ -2,10 +2,9 @@
 #ifndef ROPE_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_HPP
 
-/// How fast does a pair turn? This door opens frequencies and the schedules of released models, axes of
-/// images and videos.
+/// inv_freq of every pair: frequencies, the schedules of context extension, axes of images and videos.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>

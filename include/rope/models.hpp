@@ -2,9 +2,9 @@
 #ifndef ROPE_MODELS_HPP
 #define ROPE_MODELS_HPP
 
-/// Which of all this is my model? This door opens the rotary embedding of a config.json or a GGUF file.
+/// The rotary embedding of a released model, from its config.json or the metadata of its GGUF file.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/models/axes.hpp>
 #include <rope/models/describe.hpp>

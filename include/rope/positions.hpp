@@ -2,10 +2,10 @@
 #ifndef ROPE_POSITIONS_HPP
 #define ROPE_POSITIONS_HPP
 
-/// Where is a token? This door opens lists and maps of positions, grids of images and videos, sequences of
-/// text and images.
+/// The position of every token: lists, starts and segments, grids of images and videos, prompts of text and
+/// images, and position maps.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/hunyuan_positions.hpp>

@@ -2,10 +2,9 @@
 #ifndef ROPE_TABLES_HPP
 #define ROPE_TABLES_HPP
 
-/// Which cos and sin? This door opens tables of them: of positions, coordinates, given entries, sums of
-/// frequencies, xPos.
+/// Tables of cos and sin: of positions, coordinates, given entries, sums of frequencies, and xPos.
 
-#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+#include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/tables/fourier.hpp>
 #include <rope/tables/given_table.hpp>

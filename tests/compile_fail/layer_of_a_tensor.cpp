@@ -3,6 +3,7 @@
 
 #include <unsupported/Eigen/CXX11/Tensor>
 
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 void test(const rope::model_tables<float>& tables, rope::head_view<float> q, Eigen::Tensor<float, 4>& k) {

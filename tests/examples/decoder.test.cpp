@@ -11,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 #include <span>
 #include <stdexcept>

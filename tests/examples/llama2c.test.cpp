@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 #include <stdexcept>
 #include <string>

@@ -5,6 +5,7 @@
 #ifdef ROPE_TEST_MACROS
 #include "macros.hpp"
 #endif
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <cmath>

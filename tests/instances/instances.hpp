@@ -7,6 +7,7 @@
 /// anything else compiles it as always. So are the references of attention, its gradients and the block, and
 /// what stores operands: without optimisation they take longer than the kernels.
 
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include "support/attention_features.hpp"

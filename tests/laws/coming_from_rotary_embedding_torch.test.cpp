@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A rule for several numbers is broken by each of them alone, and refused each time: of a condition with four
 // parts, only those are tested that somebody has broken.
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What is left of an object whose copy or assignment ran out of memory, and of one that was moved from.
 
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 // succeeds: it throws std::bad_alloc, gives back all that it had, what it changes is as it was, and
 // the call that succeeds has the answer of one that never failed. Copies are in failing.cpp.
 
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 
 #include <algorithm>

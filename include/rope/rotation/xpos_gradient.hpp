@@ -25,8 +25,8 @@ enum class xpos_side { queries, keys };
 ///
 ///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
 ///
-/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (gradient.hpp) this is the same
-/// before and after the rotation, so x and d_x may be from either side of it.
+/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (angle_gradient.hpp) this is the
+/// same before and after the rotation, so x and d_x may be from either side of it.
 ///
 /// \param side        whether x are queries or keys
 /// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may

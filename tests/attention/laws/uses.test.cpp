@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/attention.hpp>
 #include <rope/rotation.hpp>
+#include <rope/rotation_extras.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -2,6 +2,7 @@
 // The calls that README.md and include/rope/README.md list for models, as they list them: tests/readme.cmake.
 #include <algorithm>
 #include <cstdint>
+#include <rope/models.hpp>
 #include <rope/rope.hpp>
 #include <vector>
 

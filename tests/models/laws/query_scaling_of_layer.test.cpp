@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <rope/rotation.hpp>
+#include <rope/rotation_extras.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>

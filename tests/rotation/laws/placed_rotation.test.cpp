@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A table placed in the head turns the window that it names: the bits of the same call on x.channels(first,
 // rotary_dim), and no other channel is touched, but copied where the call is out of place.
+#include <rope/rotation/angle_gradient.hpp>
 #include <rope/rotation/gradient.hpp>
 #include <rope/rotation/pope.hpp>
 #include <rope/rotation/rotate.hpp>

@@ -3,6 +3,7 @@
 #include <rope/frequencies.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotation.hpp>
+#include <rope/rotation_extras.hpp>
 #include <rope/rotation/rotate_heads.hpp>
 
 #include <cstddef>
