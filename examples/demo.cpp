@@ -44,7 +44,7 @@ double softmax_multiplier = 1;
 rope::frequencies frequencies(128, 500000);
 rope::layout_kind layout = rope::layout_kind::half_split;
 
-constexpr Index most_tokens = 4096;
+constexpr Index max_tokens = 4096;
 constexpr double unit = 0x1p-24;  // half an ulp of 1 in float
 
 bool all_true = true;
@@ -375,7 +375,7 @@ int main(int argc, char** argv) {
     }
   }
   const std::size_t length = text.size();
-  if (length > static_cast<std::size_t>(most_tokens)) text.resize(static_cast<std::size_t>(most_tokens));
+  if (length > static_cast<std::size_t>(max_tokens)) text.resize(static_cast<std::size_t>(max_tokens));
   const auto tokens = static_cast<Index>(text.size());
   std::printf("rope %s: %lld of %lld bytes of %s as tokens\n", ROPE_VERSION_STRING,
               static_cast<long long>(tokens), static_cast<long long>(length), path.c_str());

@@ -17,7 +17,7 @@ using page_list = std::vector<std::int32_t>;
 
 struct shape {
   static constexpr Index layers = 2, heads = 8, kv_heads = 2, head_dim = 64, width = heads * head_dim;
-  static constexpr Index words = 256, page_size = 16, most_pages = 16, all_pages = 6 * most_pages, chunk = 48;
+  static constexpr Index words = 256, page_size = 16, max_pages = 16, all_pages = 6 * max_pages, chunk = 48;
 };
 
 /// The pool, and who has which page: the part of an engine that rope leaves to it.
@@ -58,7 +58,7 @@ struct request {
 /// Attention layers with random weights: what they say means nothing, but depends on every token before.
 struct model : shape {
   matrix embedding = weights(words, width), q[layers], k[layers], v[layers], o[layers];
-  rope::frequency_table<double> table{rope::frequencies(head_dim), page_size* most_pages};
+  rope::frequency_table<double> table{rope::frequencies(head_dim), page_size* max_pages};
 
   model() {
     for (Index l = 0; l < layers; ++l) {
@@ -74,7 +74,7 @@ struct model : shape {
   Index step(page_pool& pool, const std::vector<request*>& batch) const {
     std::vector<std::int64_t> offsets = {0};
     std::vector<Index> lengths, words_of_step;
-    Eigen::Array<std::int32_t, Eigen::Dynamic, most_pages, Eigen::RowMajor> blocks(batch.size(), most_pages);
+    Eigen::Array<std::int32_t, Eigen::Dynamic, max_pages, Eigen::RowMajor> blocks(batch.size(), max_pages);
     for (std::size_t s = 0; s < batch.size(); ++s) {
       const request& r = *batch[s];
       std::copy(r.pages.begin(), r.pages.end(), blocks.row(static_cast<Index>(s)).begin());

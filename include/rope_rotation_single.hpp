@@ -3476,13 +3476,13 @@ void check_layout(const char* function, Index pairs) {
                    message(function, ": the layout must map a pair to two channels of [0, ", channels,
                            "), got ", u, " and ", v, " for pair ", i));
     }
-    constexpr Index at_once = 1024;
-    bool named[at_once];
-    for (Index begin = 0; begin < channels; begin += at_once) {
-      std::fill_n(named, at_once, false);
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
       for (Index i = 0; i < pairs; ++i)
         for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= at_once) continue;
+          if (channel < begin || channel - begin >= per_pass) continue;
           if (named[channel - begin])
             ROPE_THROW(std::invalid_argument,
                        message(function, ": the layout must name every channel of [0, ", channels,
@@ -4077,7 +4077,7 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
+/// Even and odd channels: a run of channels split into a packet of each.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
@@ -4130,24 +4130,24 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   } else
 #endif
   {
-    A apart[2 * lanes<P>];
-    store(apart, even);
-    store(apart + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = apart[i], to[2 * i + 1] = apart[lanes<P> + i];
+    A numbers[2 * lanes<P>];
+    store(numbers, even);
+    store(numbers + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
-/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. The other way,
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
 /// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
-/// faster depends on how often entries are loaded (faster_form). bfloat16 is always taken apart, at no cost.
+/// faster depends on how often entries are loaded (kernel_variant). bfloat16 is always split, at no cost.
 template <class T, class P>
-inline constexpr bool can_take_apart =
+inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
     (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
 #endif
     std::is_same_v<T, Eigen::bfloat16>;
 #if defined(EIGEN_VECTORIZE_SSE)
 // x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
-// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was taken apart.
+// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was split.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
@@ -4331,9 +4331,9 @@ EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
 /// more than 256 bytes apart, processors do not fetch ahead (0.58 of the speed of x *= a, in order 0.93; Zen
 /// 4).
 ///
-/// \tparam apart  even and odd channels are taken apart into two packets; interleaved, these are the first
+/// \tparam split_even_odd  even and odd channels are split into two packets; interleaved, these are the first
 ///                and the second channels of pairs
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 struct rotation_step;
 /// What read_early returns where the two channels of a pair are neighbours.
 struct nothing_read {};
@@ -4379,7 +4379,7 @@ struct rotation_step<interleaved, T, P, false> {
     store(out, multiply_add(x, c, multiply(swap_neighbours(x), s)));
   }
 };
-/// half_split in bfloat16, taken apart.
+/// half_split in bfloat16, even and odd channels split.
 template <class P>
 struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   using T = Eigen::bfloat16;
@@ -4407,7 +4407,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
                    multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
   }
 };
-/// interleaved, taken apart.
+/// interleaved, even and odd channels split.
 template <class T, class P>
 struct rotation_step<interleaved, T, P, true> {
   static constexpr Index pairs = lanes<P>;
@@ -4430,24 +4430,25 @@ struct rotation_step<interleaved, T, P, true> {
     store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
-template <class Layout, class T, class P, bool apart>
-inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, apart>::pairs;
+template <class Layout, class T, class P, bool split_even_odd>
+inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, split_even_odd>::pairs;
 /// Steps in a block: its table entries take half of the registers.
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
-                                              sizeof(rotation_step<Layout, T, P, apart>);
-template <class Layout, class T, class P, bool apart>
+                                              sizeof(rotation_step<Layout, T, P, split_even_odd>);
+template <class Layout, class T, class P, bool split_even_odd>
 inline constexpr Index pairs_in_block =
-    Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
+    Index(steps_in_block<Layout, T, P, split_even_odd>) * rotation_step<Layout, T, P, split_even_odd>::pairs;
 /// Rotates the pairs of n steps from pair `first` on, of every head.
 ///
 /// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
 ///               last pairs, some of which the step before it turns too. It is read before anything is
 ///               written, or it would turn these twice in place.
-template <class Layout, class P, bool apart, bool tail, class T, class S, bool inverse, std::size_t... k>
+template <class Layout, class P, bool split_even_odd, bool tail, class T, class S, bool inverse,
+          std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
                                       Index first) {
-  using step = rotation_step<Layout, T, P, apart>;
+  using step = rotation_step<Layout, T, P, split_even_odd>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   const step last(row, tail ? row.pairs - step::pairs : first);
   // Local copies: a compiler has to assume that the stores below change x and row, and would read them again.
@@ -4470,27 +4471,27 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
 /// Rotates pairs [first, row.pairs) of every head: as many blocks of n steps as fit, then blocks of fewer
 /// steps, of which the last also turns the pairs that do not fill a step. Rows shorter than a step turn in
 /// smaller packets, or one pair at a time.
-template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, std::size_t n, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs, block = Index(n) * step;
+  constexpr Index step = rotation_step<Layout, T, P, split_even_odd>::pairs, block = Index(n) * step;
   constexpr auto steps = std::make_index_sequence<n>{};
   for (;; first += block) {
     const Index left = row.pairs - first - block;  // behind another block
     if (left < 0) break;
     if (left == 0 || left >= step) {
-      rotate_block<Layout, P, apart, false>(steps, x, row, first);
+      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, first);
       if (left == 0) return;
     } else if constexpr (n <= 2) {
-      rotate_block<Layout, P, apart, true>(steps, x, row, first);
+      rotate_block<Layout, P, split_even_odd, true>(steps, x, row, first);
       return;
     } else {
       break;
     }
   }
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, apart>(x, row, first);
+    rotate_blocks<Layout, P, n / 2, split_even_odd>(x, row, first);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, apart>(x, row, first);
+    rotate_blocks<Layout, half_packet<P>, 1, split_even_odd>(x, row, first);
   else
     rotate_scalars<Layout>(x, row, first);
 }
@@ -4597,7 +4598,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// The most packets of one head: the entries of each are held in two registers.
-inline constexpr Index most_shifted_packets = 8;
+inline constexpr Index max_shifted_packets = 8;
 /// Whether a line of the cache is one packet, and there are registers for the entries of a head.
 template <class P>
 inline constexpr bool shifts_heads = sizeof(P) == 64 && registers >= 32;
@@ -4715,13 +4716,13 @@ bool rotate_shifted(token_heads<T> x, table_row<S, inverse> row) {
       channels_to_line<P>(x.out) != shift)
     return false;
   if constexpr (std::is_same_v<Layout, interleaved>) {
-    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > most_shifted_packets) return false;
-    with_count<std::size_t(most_shifted_packets) + 1>(width / L, [&](auto each) {
+    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > max_shifted_packets) return false;
+    with_count<std::size_t(max_shifted_packets) + 1>(width / L, [&](auto each) {
       if constexpr (each.size() > 1) rotate_shifted_pairs<P>(x, row, shift, each);
     });
   } else {
-    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > most_shifted_packets) return false;
-    with_count<std::size_t(most_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
+    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > max_shifted_packets) return false;
+    with_count<std::size_t(max_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
       if constexpr (each.size() > 0) rotate_shifted_halves<P>(x, row, shift, each);
     });
   }
@@ -4738,25 +4739,25 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// Whether a row of `pairs` pairs is one block, so that one pass over the heads turns all of them. For 16-bit
 /// channels also if it is less than a step: the second pass that this takes costs little.
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 bool in_one_pass(Index pairs) {
-  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, apart>;
-  return pairs >= least && pairs <= pairs_in_block<Layout, T, P, apart>;
+  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, split_even_odd>;
+  return pairs >= least && pairs <= pairs_in_block<Layout, T, P, split_even_odd>;
 }
 /// Rotates every head of a token whose row is one block of any length.
-template <class Layout, class P, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
+  constexpr std::size_t most = steps_in_block<Layout, T, P, split_even_odd>;
   if constexpr (sizeof(T) == 2) {
-    rotate_blocks<Layout, P, most, apart>(x, row, 0);
+    rotate_blocks<Layout, P, most, split_even_odd>(x, row, 0);
   } else {
-    constexpr Index step = pairs_in_step<Layout, T, P, apart>;
+    constexpr Index step = pairs_in_step<Layout, T, P, split_even_odd>;
     with_count<most + 1>(row.pairs / step, [&](auto each) {
       if constexpr (each.size() > 0) {
         if (each.size() == most || row.pairs % step == 0)
-          rotate_block<Layout, P, apart, false>(each, x, row, 0);
+          rotate_block<Layout, P, split_even_odd, false>(each, x, row, 0);
         else
-          rotate_block<Layout, P, apart, true>(each, x, row, 0);
+          rotate_block<Layout, P, split_even_odd, true>(each, x, row, 0);
       }
     });
   }
@@ -4769,20 +4770,21 @@ void read_in_order(const T* channels, Index count) {
   const auto* bytes = reinterpret_cast<const volatile unsigned char*>(channels);
   for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
 }
-/// Which form of rotation_step is the faster one: whether channels are taken apart.
+/// Which form of rotation_step is the faster one: whether channels are split.
 template <class Layout, class T>
-struct faster_form {
+struct kernel_variant {
   /// Where the entries of a row are held in registers while all heads pass through: only for bfloat16. Other
   /// interleaved channels exchange neighbours, for which every entry stands twice in a register.
-  static constexpr bool held_apart = std::is_same_v<T, Eigen::bfloat16>;
+  static constexpr bool split_if_resident = std::is_same_v<T, Eigen::bfloat16>;
   /// Where the entries of a row are read again for other heads: for interleaved channels too.
-  static constexpr bool read_again_apart =
-      held_apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, packet<arithmetic<T>>>);
+  static constexpr bool split_if_reloaded =
+      split_if_resident ||
+      (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, packet<arithmetic<T>>>);
   /// Whether the form for held entries is also the faster one from one buffer to another, both larger than a
   /// core's own cache. For interleaved channels of 32 and 64 bits it is not: it has 0.88 of the speed of a
   /// copy, the form for entries that are read again 0.98 (AVX-512).
-  static constexpr bool holds_between_buffers =
-      held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
+  static constexpr bool resident_faster_out_of_place =
+      split_if_resident == split_if_reloaded || std::is_same_v<T, Eigen::half>;
 };
 /// Heads that share one read of the table where a row is more than one block and at most two, and the data is
 /// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
@@ -4791,24 +4793,24 @@ struct faster_form {
 /// 0.93, 1.1 and 0.85 where 64 MiB are taken again and again; interleaved 0.50, 0.68 and 0.72 in such a
 /// cache, 0.72, 0.72 and 0.61 from memory.)
 /// Not measured with 32 registers, where a block holds more pairs.
-inline constexpr Index heads_together = registers >= 32 ? 1 : 2;
+inline constexpr Index heads_per_table_read = registers >= 32 ? 1 : 2;
 /// Heads [first, first + heads) of x.
 template <class T>
 token_heads<T> some_heads(const token_heads<T>& x, Index first, Index heads) {
   return {x.in + first * x.in_stride, x.out + first * x.out_stride, heads, x.in_stride, x.out_stride};
 }
 /// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
-template <class Layout, class P, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr std::size_t steps = steps_in_block<Layout, T, P, apart>;
+  constexpr std::size_t steps = steps_in_block<Layout, T, P, split_even_odd>;
   const auto rotate_from = [&](Index head, Index heads) {
-    rotate_blocks<Layout, P, steps, apart>(some_heads(x, head, heads), row, 0);
+    rotate_blocks<Layout, P, steps, split_even_odd>(some_heads(x, head, heads), row, 0);
   };
-  if (in_one_pass<Layout, T, P, apart>(row.pairs)) {
+  if (in_one_pass<Layout, T, P, split_even_odd>(row.pairs)) {
     rotate_from(0, x.heads);
-  } else if (heads_together > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, apart>) {
-    for (Index h = 0; h < x.heads; h += heads_together)
-      rotate_from(h, (std::min)(heads_together, x.heads - h));
+  } else if (heads_per_table_read > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, split_even_odd>) {
+    for (Index h = 0; h < x.heads; h += heads_per_table_read)
+      rotate_from(h, (std::min)(heads_per_table_read, x.heads - h));
   } else {
     // Passing through the heads once per part of a row would leave the order of memory, which costs more than
     // reading the row from the L1 cache for each head.
@@ -4827,34 +4829,37 @@ template <class T>
 inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
 /// Whether a row of `pairs` pairs is less than a block and a whole number of steps, or a whole number of
 /// blocks.
-template <class Layout, class T, bool apart>
+template <class Layout, class T, bool split_even_odd>
 bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
-  constexpr Index step = pairs_in_step<Layout, T, P, apart>, block = pairs_in_block<Layout, T, P, apart>;
+  constexpr Index step = pairs_in_step<Layout, T, P, split_even_odd>,
+                  block = pairs_in_block<Layout, T, P, split_even_odd>;
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
 }
 /// Rotates every head of a token whose row is whole blocks of n steps.
 ///
 /// \tparam together  so many heads take the blocks of a row one after the other before the next heads do; 0:
 ///                   all of them do
-template <class Layout, class P, bool apart, Index together, std::size_t... n, class T, class S, bool inverse>
+template <class Layout, class P, bool split_even_odd, Index together, std::size_t... n, class T, class S,
+          bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_whole_blocks(std::index_sequence<n...> steps, token_heads<T> x,
                                              table_row<S, inverse> row) {
-  constexpr Index block = Index(sizeof...(n)) * pairs_in_step<Layout, T, P, apart>;
+  constexpr Index block = Index(sizeof...(n)) * pairs_in_step<Layout, T, P, split_even_odd>;
   if constexpr (together == 0) {
-    for (Index i = 0; i < row.pairs; i += block) rotate_block<Layout, P, apart, false>(steps, x, row, i);
+    for (Index i = 0; i < row.pairs; i += block)
+      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, i);
   } else {
     for (Index h = 0; h < x.heads; h += together)
-      rotate_whole_blocks<Layout, P, apart, 0>(steps, some_heads(x, h, (std::min)(together, x.heads - h)),
-                                               row);
+      rotate_whole_blocks<Layout, P, split_even_odd, 0>(
+          steps, some_heads(x, h, (std::min)(together, x.heads - h)), row);
   }
 }
 /// Calls body with an index_sequence, as long as each block of such a row has steps.
-template <class Layout, class T, bool apart, class Body>
+template <class Layout, class T, bool split_even_odd, class Body>
 EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
   using P = packet<arithmetic<T>>;
-  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
-  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, apart>, Index(most));
+  constexpr std::size_t most = steps_in_block<Layout, T, P, split_even_odd>;
+  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, split_even_odd>, Index(most));
   with_count<most + 1>(steps, [&](auto each) {
     if constexpr (each.size() > 0) body(each);
   });
@@ -4865,19 +4870,20 @@ EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
   using P = packet<arithmetic<T>>;
-  using form = faster_form<Layout, T>;
+  using form = kernel_variant<Layout, T>;
   if constexpr (turns_in_packets<Layout, T, S>) {
     if constexpr (std::is_same_v<T, S> && shifts_heads<P>)
       if (channels_to_line<P>(x.in) != 0 && rotate_shifted<Layout, P>(x, row)) return;
-    const bool held = in_one_pass<Layout, T, P, form::held_apart>(row.pairs);
-    if (!streams || (held && (form::holds_between_buffers || x.in == x.out))) {
+    const bool held = in_one_pass<Layout, T, P, form::split_if_resident>(row.pairs);
+    if (!streams || (held && (form::resident_faster_out_of_place || x.in == x.out))) {
       if (held)
-        rotate_in_one_pass<Layout, P, form::held_apart>(x, row);
+        rotate_in_one_pass<Layout, P, form::split_if_resident>(x, row);
       else
-        rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
+        rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::split_if_resident>,
+                      form::split_if_resident>(x, row, 0);
       return;
     }
-    rotate_in_order<Layout, P, form::read_again_apart>(x, row);
+    rotate_in_order<Layout, P, form::split_if_reloaded>(x, row);
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
@@ -4892,7 +4898,7 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
-enum class way_back { inverse, transpose };
+enum class reverse_rotation { inverse, transpose };
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
@@ -4900,15 +4906,16 @@ class rotation {
   using A = arithmetic<T>;
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-           way_back back = way_back::inverse)
+           reverse_rotation back = reverse_rotation::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
         first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
+    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
+    if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
+      scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
@@ -4952,12 +4959,12 @@ class rotation {
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
-  /// Whether one head, or heads_together at a time, are the fastest way through rows of several blocks where
+  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks where
   /// the data is larger than a core's own cache. Where the heads of a token are next to each other,
   /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
-    return heads_together > 1 && table_.pairs <= two_blocks &&
+    return heads_per_table_read > 1 && table_.pairs <= two_blocks &&
            (std::is_same_v<Layout, interleaved> || !is_token_major());
   }
   /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
@@ -4965,16 +4972,17 @@ class rotation {
   /// rotation of a head.
   ///
   /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
-  template <bool apart>
+  template <bool split_even_odd>
   bool run_whole_blocks(Index b, Index first, Index last, const std::int64_t* positions,
                         Index streams) const {
-    using form = faster_form<Layout, T>;
+    using form = kernel_variant<Layout, T>;
     using P = packet<A>;
-    constexpr bool again = apart == form::read_again_apart;
+    constexpr bool again = split_even_odd == form::split_if_reloaded;
     if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
-    if (!is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
-    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::holds_between_buffers) return false;
-    constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together : 0;
+    if (!is_whole_blocks<Layout, T, split_even_odd>(table_.pairs)) return false;
+    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::resident_faster_out_of_place) return false;
+    constexpr Index pairs = pairs_in_block<Layout, T, P, split_even_odd>,
+                    group = again ? heads_per_table_read : 0;
     const bool in_groups = streams_ && table_.pairs > pairs;
     if (in_groups && !(again && takes_groups(2 * pairs))) return false;
     if (x_.heads > 1) {
@@ -4984,12 +4992,13 @@ class rotation {
         return false;
     }
     const Index tokens = streams >= x_.heads ? last - first : block();
-    with_steps_of_blocks<Layout, T, apart>(table_.pairs, [&](auto steps) {
+    with_steps_of_blocks<Layout, T, split_even_odd>(table_.pairs, [&](auto steps) {
       for (Index begin = first; begin < last; begin += tokens)
         for (Index h = 0; h < x_.heads; h += streams) {
           const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
           const auto rotate_some = [&](auto together) {
-            rotate_tokens<apart, together>(steps, b, begin, end, positions + (begin - first), h, heads);
+            rotate_tokens<split_even_odd, together>(steps, b, begin, end, positions + (begin - first), h,
+                                                    heads);
           };
           if (in_groups)
             rotate_some(std::integral_constant<Index, group>{});
@@ -5001,7 +5010,7 @@ class rotation {
   }
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
-  EIGEN_ALWAYS_INLINE void ask_for(const T* in, Index heads, std::int64_t position) const {
+  EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr std::uintptr_t line = 64;
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
     for (Index h = 0; h < heads; ++h)
@@ -5011,7 +5020,7 @@ class rotation {
   }
   /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
   /// for all other numbers of steps, this one no longer held the strides of heads in registers.
-  template <bool apart, Index together, class Steps>
+  template <bool split_even_odd, Index together, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
                                        const std::int64_t* positions, Index head, Index heads) const {
     // Local copies: a compiler has to assume that a store of channels changes members, and would read them
@@ -5026,7 +5035,7 @@ class rotation {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : last - first;
     for (Index t = first; t < last; ++t) {
       if (t + ahead < last)
-        ask_for(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
+        prefetch_heads(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
       const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
                                     in_head_stride, out_head_stride};
       const std::int64_t position = positions[t - first];
@@ -5037,7 +5046,7 @@ class rotation {
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
       with_row<T>(row, converts_rows_, [&](const auto& entries) {
         if constexpr (std::is_same_v<decltype(entries.scale), A>)
-          rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, entries);
+          rotate_whole_blocks<Layout, packet<A>, split_even_odd, together>(steps, token, entries);
         else
           rotate_token<Layout>(token, entries, streams_);
       });
@@ -5091,8 +5100,8 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
   const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
   if constexpr (turns_in_packets<Layout, T, A>) {
-    using form = faster_form<Layout, T>;
-    constexpr bool held = form::held_apart, again = form::read_again_apart;
+    using form = kernel_variant<Layout, T>;
+    constexpr bool held = form::split_if_resident, again = form::split_if_reloaded;
     const bool several = x_.heads > 1, pays = !several || last - first > 1;
     if (pays && several && run_whole_blocks<held>(b, first, last, positions, streams)) return;
     if (pays && (!several || held != again) && run_whole_blocks<again>(b, first, last, positions, streams))
@@ -5103,7 +5112,7 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
       const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
       for (Index t = begin; t < end; ++t) {
         if (const Index later = t + tokens_ahead_; later > t && later < end)
-          ask_for(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
+          prefetch_heads(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
         rotate_heads(b, t, positions[t - first], h, heads);
       }
     }
@@ -5111,7 +5120,8 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
+                const Source& positions, const Threads& threads = {},
+                reverse_rotation back = reverse_rotation::inverse) {
   const rotation<Layout, inverse, T, S> all(x, out, table, back);
   parallel_pieces(threads, all.tokens(), all.bytes(),
                   [&](Index first, Index last) { all.run(positions, first, last); });
@@ -5120,7 +5130,8 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
 /// nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
+                 const Source& positions, const Threads& threads,
+                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();
@@ -5154,12 +5165,12 @@ void check_same_shape(const char* function, const head_view<const T>& x, const h
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
-                    way_back back = way_back::inverse) {
+                    reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   check_same_shape(function, x, out);
   check_memory(function, out);
-  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
@@ -5189,10 +5200,10 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
-                         way_back back = way_back::inverse) {
+                         reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
-  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 }  // namespace detail
@@ -5349,7 +5360,7 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                            positions, threads, detail::way_back::transpose);
+                                            positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -5362,7 +5373,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
-                                              threads, detail::way_back::transpose);
+                                              threads, detail::reverse_rotation::transpose);
 }
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
@@ -5377,7 +5388,7 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
-                                            threads, detail::way_back::transpose);
+                                            threads, detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);

@@ -1092,7 +1092,7 @@ enum class product_precision {
 namespace detail {
 /// The most channels of a head for products of integers: queries have some 256 steps of either sign then, and
 /// more where channels are fewer.
-inline constexpr Index most_integer_products = 65536;
+inline constexpr Index max_integer_products = 65536;
 /// \tparam T        channels of queries and outputs
 /// \tparam C        channels of keys and values
 /// \tparam rotates  whether keys are turned while they are read
@@ -1112,10 +1112,10 @@ void check_products(const char* function, product_precision products, Index head
                  message(function,
                          ": products of integers need keys that were turned before they were quantized; set "
                          "products to product_precision::full"));
-    if (head_dim > most_integer_products)
+    if (head_dim > max_integer_products)
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": products of integers need a head_dim of at most ",
-                         most_integer_products, ", got ", head_dim));
+                 message(function, ": products of integers need a head_dim of at most ", max_integer_products,
+                         ", got ", head_dim));
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
     ROPE_THROW(std::invalid_argument,
                message(function,
@@ -2184,7 +2184,7 @@ struct position_rule {
     return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
   }
   /// Whether some position of [low, high] may be admitted.
-  bool meets(std::int64_t low, std::int64_t high) const {
+  bool overlaps(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
   /// Whether all of them are.
@@ -2228,7 +2228,7 @@ class visibility {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
       for (Index i = 0; i < shape_.queries; ++i)
-        if (!blind(b, i)) range.include(query_position(b, i));
+        if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
     return range;
   }
   position_range key_range() const {
@@ -2244,7 +2244,7 @@ class visibility {
   /// Whether query i is behind the count of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
   /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
-  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
+  bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
   /// The keys that the ranges admit for query i of row b.
   key_set keys_of(Index b, Index i) const {
     if (is_padding(b, i)) return {0, 0, 0, 0};
@@ -2451,7 +2451,7 @@ struct row_in_tile {
   bool sees_all(Index count) const { return range.first == 0 && range.last == count && !has_holes; }
 };
 /// The part of a query's keys that lies in [begin, begin + count), relative to begin.
-inline row_in_tile meet(const key_set& keys, Index begin, Index count) {
+inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
   };
@@ -2684,7 +2684,7 @@ class block_keys {
     struct keys_of_tokens {};
     struct keys_of_rows {};
     keys_ = workspace<keys_of_tokens, key_set>(tokens);
-    met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
+    visible_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
     for (Index t = 0; t < tokens; ++t) {
       const key_set keys = keys_[t] = rules.keys_of(b, first + t);
       seen_by_all_ = {(std::max)(seen_by_all_.first, keys.hull_begin()),
@@ -2711,15 +2711,15 @@ class block_keys {
       // Nothing is seen between the sinks and the window.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
       const Index count = (std::min)(size, end_ - n * size);
-      if (look_at(n * size, count)) tile(n * size, count);
+      if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
   /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
-  bool look_at(Index begin, Index count) {
+  bool enter_tile(Index begin, Index count) {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
       if (!all_see_all_ || hull_.last != count)
-        std::fill_n(met_, tokens_ * heads_, row_in_tile{{0, count}, false});
+        std::fill_n(visible_, tokens_ * heads_, row_in_tile{{0, count}, false});
       hull_ = {0, count};
       all_see_all_ = true;
       return true;
@@ -2729,9 +2729,9 @@ class block_keys {
     const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
     for (Index t = 0; t < tokens_; ++t)
       for (Index h = 0; h < heads_; ++h) {
-        const row_in_tile met = met_[t * heads_ + h] = look(t, h, count, held);
-        all_see_all_ = all_see_all_ && met.sees_all(count);
-        hull_.include(met.range);
+        const row_in_tile visible = visible_[t * heads_ + h] = find_visible(t, h, count, held);
+        all_see_all_ = all_see_all_ && visible.sees_all(count);
+        hull_.include(visible.range);
       }
     return !hull_.empty();
   }
@@ -2740,8 +2740,8 @@ class block_keys {
   const tile_range& hull() const { return hull_; }
   bool all_see_all() const { return all_see_all_; }
   /// What one query sees of the tile.
-  const row_in_tile& met(Index token, Index head) const {
-    return met_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+  const row_in_tile& visible_in_tile(Index token, Index head) const {
+    return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
  private:
   static bool differs_by_head(const attention_options& options) {
@@ -2761,27 +2761,27 @@ class block_keys {
     return range;
   }
   /// \param held  the positions of the keys of the tile, where they are in no order
-  row_in_tile look(Index t, Index h, Index count, const position_range& held) const {
-    row_in_tile met = meet(keys_[t], begin_of_tile_, count);
+  row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
+    row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
-    if (!held.empty() && !met.range.empty()) {
+    if (!held.empty() && !visible.range.empty()) {
       const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
       const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
-      if (!admits.meets(held.smallest, held.largest)) return {{0, 0}, false};
+      if (!admits.overlaps(held.smallest, held.largest)) return {{0, 0}, false};
       if (!admits.covers(held.smallest, held.largest))
-        hide(met, [&](Index j) { return !admits(positions[j]); });
+        hide(visible, [&](Index j) { return !admits(positions[j]); });
     }
-    if (const auto& mask = rules_.options().mask; mask && !met.range.empty()) {
+    if (const auto& mask = rules_.options().mask; mask && !visible.range.empty()) {
       const bool* row = mask.at(b_, head, token) + begin_of_tile_ * mask.key_step();
       if (mask.key_step() == 1)
-        hide(met, row);
+        hide(visible, row);
       else
-        hide(met, [&](Index j) { return !row[j * mask.key_step()]; });
+        hide(visible, [&](Index j) { return !row[j * mask.key_step()]; });
     }
-    if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
-      hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+    if (const auto& bias = rules_.options().bias; bias && !visible.range.empty())
+      hide(visible, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
            visibility::hides);
-    return met;
+    return visible;
   }
   const visibility& rules_;
   Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
@@ -2794,7 +2794,7 @@ class block_keys {
   Index begin_of_tile_ = 0;
   tile_range hull_ = {0, 0};
   bool all_see_all_ = false;
-  row_in_tile* met_;  // [tokens, heads]
+  row_in_tile* visible_;  // [tokens, heads]
 };
 /// The queries of a strip: row r is head head_of(r) of token token_of(r).
 struct strip_rows {
@@ -2802,20 +2802,20 @@ struct strip_rows {
   Index token_of(Index r) const { return first_token + (first_row + r) / group; }
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
-/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
-template <Index most_rows>
+/// A strip of at most `max_rows` queries of a block, and its present tile of keys.
+template <Index max_rows>
 struct strip_in_tile {
   const visibility& rules;
   strip_rows rows;
   const block_keys& keys;
   Index begin;
   tile_range hull = {0, 0};  // keys of the tile that any row may see
-  row_in_tile met[std::size_t(most_rows)];
+  row_in_tile visible[std::size_t(max_rows)];
   strip_in_tile(const block_keys& of, const strip_rows& strip)
       : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
     for (Index r = 0; r < rows.count; ++r) {
-      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
-      hull.include(met[r].range);
+      visible[r] = keys.visible_in_tile(rows.token_of(r), rows.head_of(r));
+      hull.include(visible[r].range);
     }
   }
   /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
@@ -2823,7 +2823,7 @@ struct strip_in_tile {
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
     return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
-                      begin, met[r].range, hidden);
+                      begin, visible[r].range, hidden);
   }
   /// The entries of the bias of row r, from that of key 0 on.
   const float* bias_of(Index r) const {
@@ -2832,11 +2832,11 @@ struct strip_in_tile {
   /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
-      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
+      for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
   }
   /// Calls body(j, kept) for the keys of the part of row r.
   void for_each_kept(Index r, const auto& body) const {
-    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
+    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }
 };
 }  // namespace detail
@@ -5044,13 +5044,13 @@ void check_layout(const char* function, Index pairs) {
                    message(function, ": the layout must map a pair to two channels of [0, ", channels,
                            "), got ", u, " and ", v, " for pair ", i));
     }
-    constexpr Index at_once = 1024;
-    bool named[at_once];
-    for (Index begin = 0; begin < channels; begin += at_once) {
-      std::fill_n(named, at_once, false);
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
       for (Index i = 0; i < pairs; ++i)
         for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= at_once) continue;
+          if (channel < begin || channel - begin >= per_pass) continue;
           if (named[channel - begin])
             ROPE_THROW(std::invalid_argument,
                        message(function, ": the layout must name every channel of [0, ", channels,
@@ -5588,7 +5588,7 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
 
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
+/// Even and odd channels: a run of channels split into a packet of each.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
@@ -5641,24 +5641,24 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   } else
 #endif
   {
-    A apart[2 * lanes<P>];
-    store(apart, even);
-    store(apart + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = apart[i], to[2 * i + 1] = apart[lanes<P> + i];
+    A numbers[2 * lanes<P>];
+    store(numbers, even);
+    store(numbers + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
-/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. The other way,
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
 /// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
-/// faster depends on how often entries are loaded (faster_form). bfloat16 is always taken apart, at no cost.
+/// faster depends on how often entries are loaded (kernel_variant). bfloat16 is always split, at no cost.
 template <class T, class P>
-inline constexpr bool can_take_apart =
+inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
     (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
 #endif
     std::is_same_v<T, Eigen::bfloat16>;
 #if defined(EIGEN_VECTORIZE_SSE)
 // x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
-// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was taken apart.
+// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was split.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
@@ -5842,9 +5842,9 @@ EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
 /// more than 256 bytes apart, processors do not fetch ahead (0.58 of the speed of x *= a, in order 0.93; Zen
 /// 4).
 ///
-/// \tparam apart  even and odd channels are taken apart into two packets; interleaved, these are the first
+/// \tparam split_even_odd  even and odd channels are split into two packets; interleaved, these are the first
 ///                and the second channels of pairs
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 struct rotation_step;
 /// What read_early returns where the two channels of a pair are neighbours.
 struct nothing_read {};
@@ -5890,7 +5890,7 @@ struct rotation_step<interleaved, T, P, false> {
     store(out, multiply_add(x, c, multiply(swap_neighbours(x), s)));
   }
 };
-/// half_split in bfloat16, taken apart.
+/// half_split in bfloat16, even and odd channels split.
 template <class P>
 struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   using T = Eigen::bfloat16;
@@ -5918,7 +5918,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
                    multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
   }
 };
-/// interleaved, taken apart.
+/// interleaved, even and odd channels split.
 template <class T, class P>
 struct rotation_step<interleaved, T, P, true> {
   static constexpr Index pairs = lanes<P>;
@@ -5941,24 +5941,25 @@ struct rotation_step<interleaved, T, P, true> {
     store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
-template <class Layout, class T, class P, bool apart>
-inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, apart>::pairs;
+template <class Layout, class T, class P, bool split_even_odd>
+inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, split_even_odd>::pairs;
 /// Steps in a block: its table entries take half of the registers.
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
-                                              sizeof(rotation_step<Layout, T, P, apart>);
-template <class Layout, class T, class P, bool apart>
+                                              sizeof(rotation_step<Layout, T, P, split_even_odd>);
+template <class Layout, class T, class P, bool split_even_odd>
 inline constexpr Index pairs_in_block =
-    Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
+    Index(steps_in_block<Layout, T, P, split_even_odd>) * rotation_step<Layout, T, P, split_even_odd>::pairs;
 /// Rotates the pairs of n steps from pair `first` on, of every head.
 ///
 /// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
 ///               last pairs, some of which the step before it turns too. It is read before anything is
 ///               written, or it would turn these twice in place.
-template <class Layout, class P, bool apart, bool tail, class T, class S, bool inverse, std::size_t... k>
+template <class Layout, class P, bool split_even_odd, bool tail, class T, class S, bool inverse,
+          std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
                                       Index first) {
-  using step = rotation_step<Layout, T, P, apart>;
+  using step = rotation_step<Layout, T, P, split_even_odd>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   const step last(row, tail ? row.pairs - step::pairs : first);
   // Local copies: a compiler has to assume that the stores below change x and row, and would read them again.
@@ -5981,27 +5982,27 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
 /// Rotates pairs [first, row.pairs) of every head: as many blocks of n steps as fit, then blocks of fewer
 /// steps, of which the last also turns the pairs that do not fill a step. Rows shorter than a step turn in
 /// smaller packets, or one pair at a time.
-template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, std::size_t n, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs, block = Index(n) * step;
+  constexpr Index step = rotation_step<Layout, T, P, split_even_odd>::pairs, block = Index(n) * step;
   constexpr auto steps = std::make_index_sequence<n>{};
   for (;; first += block) {
     const Index left = row.pairs - first - block;  // behind another block
     if (left < 0) break;
     if (left == 0 || left >= step) {
-      rotate_block<Layout, P, apart, false>(steps, x, row, first);
+      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, first);
       if (left == 0) return;
     } else if constexpr (n <= 2) {
-      rotate_block<Layout, P, apart, true>(steps, x, row, first);
+      rotate_block<Layout, P, split_even_odd, true>(steps, x, row, first);
       return;
     } else {
       break;
     }
   }
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, apart>(x, row, first);
+    rotate_blocks<Layout, P, n / 2, split_even_odd>(x, row, first);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, apart>(x, row, first);
+    rotate_blocks<Layout, half_packet<P>, 1, split_even_odd>(x, row, first);
   else
     rotate_scalars<Layout>(x, row, first);
 }
@@ -6108,7 +6109,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// The most packets of one head: the entries of each are held in two registers.
-inline constexpr Index most_shifted_packets = 8;
+inline constexpr Index max_shifted_packets = 8;
 /// Whether a line of the cache is one packet, and there are registers for the entries of a head.
 template <class P>
 inline constexpr bool shifts_heads = sizeof(P) == 64 && registers >= 32;
@@ -6226,13 +6227,13 @@ bool rotate_shifted(token_heads<T> x, table_row<S, inverse> row) {
       channels_to_line<P>(x.out) != shift)
     return false;
   if constexpr (std::is_same_v<Layout, interleaved>) {
-    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > most_shifted_packets) return false;
-    with_count<std::size_t(most_shifted_packets) + 1>(width / L, [&](auto each) {
+    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > max_shifted_packets) return false;
+    with_count<std::size_t(max_shifted_packets) + 1>(width / L, [&](auto each) {
       if constexpr (each.size() > 1) rotate_shifted_pairs<P>(x, row, shift, each);
     });
   } else {
-    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > most_shifted_packets) return false;
-    with_count<std::size_t(most_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
+    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > max_shifted_packets) return false;
+    with_count<std::size_t(max_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
       if constexpr (each.size() > 0) rotate_shifted_halves<P>(x, row, shift, each);
     });
   }
@@ -6249,25 +6250,25 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// Whether a row of `pairs` pairs is one block, so that one pass over the heads turns all of them. For 16-bit
 /// channels also if it is less than a step: the second pass that this takes costs little.
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 bool in_one_pass(Index pairs) {
-  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, apart>;
-  return pairs >= least && pairs <= pairs_in_block<Layout, T, P, apart>;
+  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, split_even_odd>;
+  return pairs >= least && pairs <= pairs_in_block<Layout, T, P, split_even_odd>;
 }
 /// Rotates every head of a token whose row is one block of any length.
-template <class Layout, class P, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
+  constexpr std::size_t most = steps_in_block<Layout, T, P, split_even_odd>;
   if constexpr (sizeof(T) == 2) {
-    rotate_blocks<Layout, P, most, apart>(x, row, 0);
+    rotate_blocks<Layout, P, most, split_even_odd>(x, row, 0);
   } else {
-    constexpr Index step = pairs_in_step<Layout, T, P, apart>;
+    constexpr Index step = pairs_in_step<Layout, T, P, split_even_odd>;
     with_count<most + 1>(row.pairs / step, [&](auto each) {
       if constexpr (each.size() > 0) {
         if (each.size() == most || row.pairs % step == 0)
-          rotate_block<Layout, P, apart, false>(each, x, row, 0);
+          rotate_block<Layout, P, split_even_odd, false>(each, x, row, 0);
         else
-          rotate_block<Layout, P, apart, true>(each, x, row, 0);
+          rotate_block<Layout, P, split_even_odd, true>(each, x, row, 0);
       }
     });
   }
@@ -6280,20 +6281,21 @@ void read_in_order(const T* channels, Index count) {
   const auto* bytes = reinterpret_cast<const volatile unsigned char*>(channels);
   for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
 }
-/// Which form of rotation_step is the faster one: whether channels are taken apart.
+/// Which form of rotation_step is the faster one: whether channels are split.
 template <class Layout, class T>
-struct faster_form {
+struct kernel_variant {
   /// Where the entries of a row are held in registers while all heads pass through: only for bfloat16. Other
   /// interleaved channels exchange neighbours, for which every entry stands twice in a register.
-  static constexpr bool held_apart = std::is_same_v<T, Eigen::bfloat16>;
+  static constexpr bool split_if_resident = std::is_same_v<T, Eigen::bfloat16>;
   /// Where the entries of a row are read again for other heads: for interleaved channels too.
-  static constexpr bool read_again_apart =
-      held_apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, packet<arithmetic<T>>>);
+  static constexpr bool split_if_reloaded =
+      split_if_resident ||
+      (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, packet<arithmetic<T>>>);
   /// Whether the form for held entries is also the faster one from one buffer to another, both larger than a
   /// core's own cache. For interleaved channels of 32 and 64 bits it is not: it has 0.88 of the speed of a
   /// copy, the form for entries that are read again 0.98 (AVX-512).
-  static constexpr bool holds_between_buffers =
-      held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
+  static constexpr bool resident_faster_out_of_place =
+      split_if_resident == split_if_reloaded || std::is_same_v<T, Eigen::half>;
 };
 /// Heads that share one read of the table where a row is more than one block and at most two, and the data is
 /// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
@@ -6302,24 +6304,24 @@ struct faster_form {
 /// 0.93, 1.1 and 0.85 where 64 MiB are taken again and again; interleaved 0.50, 0.68 and 0.72 in such a
 /// cache, 0.72, 0.72 and 0.61 from memory.)
 /// Not measured with 32 registers, where a block holds more pairs.
-inline constexpr Index heads_together = registers >= 32 ? 1 : 2;
+inline constexpr Index heads_per_table_read = registers >= 32 ? 1 : 2;
 /// Heads [first, first + heads) of x.
 template <class T>
 token_heads<T> some_heads(const token_heads<T>& x, Index first, Index heads) {
   return {x.in + first * x.in_stride, x.out + first * x.out_stride, heads, x.in_stride, x.out_stride};
 }
 /// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
-template <class Layout, class P, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr std::size_t steps = steps_in_block<Layout, T, P, apart>;
+  constexpr std::size_t steps = steps_in_block<Layout, T, P, split_even_odd>;
   const auto rotate_from = [&](Index head, Index heads) {
-    rotate_blocks<Layout, P, steps, apart>(some_heads(x, head, heads), row, 0);
+    rotate_blocks<Layout, P, steps, split_even_odd>(some_heads(x, head, heads), row, 0);
   };
-  if (in_one_pass<Layout, T, P, apart>(row.pairs)) {
+  if (in_one_pass<Layout, T, P, split_even_odd>(row.pairs)) {
     rotate_from(0, x.heads);
-  } else if (heads_together > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, apart>) {
-    for (Index h = 0; h < x.heads; h += heads_together)
-      rotate_from(h, (std::min)(heads_together, x.heads - h));
+  } else if (heads_per_table_read > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, split_even_odd>) {
+    for (Index h = 0; h < x.heads; h += heads_per_table_read)
+      rotate_from(h, (std::min)(heads_per_table_read, x.heads - h));
   } else {
     // Passing through the heads once per part of a row would leave the order of memory, which costs more than
     // reading the row from the L1 cache for each head.
@@ -6338,34 +6340,37 @@ template <class T>
 inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
 /// Whether a row of `pairs` pairs is less than a block and a whole number of steps, or a whole number of
 /// blocks.
-template <class Layout, class T, bool apart>
+template <class Layout, class T, bool split_even_odd>
 bool is_whole_blocks(Index pairs) {
   using P = packet<arithmetic<T>>;
-  constexpr Index step = pairs_in_step<Layout, T, P, apart>, block = pairs_in_block<Layout, T, P, apart>;
+  constexpr Index step = pairs_in_step<Layout, T, P, split_even_odd>,
+                  block = pairs_in_block<Layout, T, P, split_even_odd>;
   return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
 }
 /// Rotates every head of a token whose row is whole blocks of n steps.
 ///
 /// \tparam together  so many heads take the blocks of a row one after the other before the next heads do; 0:
 ///                   all of them do
-template <class Layout, class P, bool apart, Index together, std::size_t... n, class T, class S, bool inverse>
+template <class Layout, class P, bool split_even_odd, Index together, std::size_t... n, class T, class S,
+          bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_whole_blocks(std::index_sequence<n...> steps, token_heads<T> x,
                                              table_row<S, inverse> row) {
-  constexpr Index block = Index(sizeof...(n)) * pairs_in_step<Layout, T, P, apart>;
+  constexpr Index block = Index(sizeof...(n)) * pairs_in_step<Layout, T, P, split_even_odd>;
   if constexpr (together == 0) {
-    for (Index i = 0; i < row.pairs; i += block) rotate_block<Layout, P, apart, false>(steps, x, row, i);
+    for (Index i = 0; i < row.pairs; i += block)
+      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, i);
   } else {
     for (Index h = 0; h < x.heads; h += together)
-      rotate_whole_blocks<Layout, P, apart, 0>(steps, some_heads(x, h, (std::min)(together, x.heads - h)),
-                                               row);
+      rotate_whole_blocks<Layout, P, split_even_odd, 0>(
+          steps, some_heads(x, h, (std::min)(together, x.heads - h)), row);
   }
 }
 /// Calls body with an index_sequence, as long as each block of such a row has steps.
-template <class Layout, class T, bool apart, class Body>
+template <class Layout, class T, bool split_even_odd, class Body>
 EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
   using P = packet<arithmetic<T>>;
-  constexpr std::size_t most = steps_in_block<Layout, T, P, apart>;
-  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, apart>, Index(most));
+  constexpr std::size_t most = steps_in_block<Layout, T, P, split_even_odd>;
+  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, split_even_odd>, Index(most));
   with_count<most + 1>(steps, [&](auto each) {
     if constexpr (each.size() > 0) body(each);
   });
@@ -6376,19 +6381,20 @@ EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
   using P = packet<arithmetic<T>>;
-  using form = faster_form<Layout, T>;
+  using form = kernel_variant<Layout, T>;
   if constexpr (turns_in_packets<Layout, T, S>) {
     if constexpr (std::is_same_v<T, S> && shifts_heads<P>)
       if (channels_to_line<P>(x.in) != 0 && rotate_shifted<Layout, P>(x, row)) return;
-    const bool held = in_one_pass<Layout, T, P, form::held_apart>(row.pairs);
-    if (!streams || (held && (form::holds_between_buffers || x.in == x.out))) {
+    const bool held = in_one_pass<Layout, T, P, form::split_if_resident>(row.pairs);
+    if (!streams || (held && (form::resident_faster_out_of_place || x.in == x.out))) {
       if (held)
-        rotate_in_one_pass<Layout, P, form::held_apart>(x, row);
+        rotate_in_one_pass<Layout, P, form::split_if_resident>(x, row);
       else
-        rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
+        rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::split_if_resident>,
+                      form::split_if_resident>(x, row, 0);
       return;
     }
-    rotate_in_order<Layout, P, form::read_again_apart>(x, row);
+    rotate_in_order<Layout, P, form::split_if_reloaded>(x, row);
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
@@ -6403,7 +6409,7 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
-enum class way_back { inverse, transpose };
+enum class reverse_rotation { inverse, transpose };
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
@@ -6411,15 +6417,16 @@ class rotation {
   using A = arithmetic<T>;
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-           way_back back = way_back::inverse)
+           reverse_rotation back = reverse_rotation::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
         first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
+    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
+    if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
+      scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
@@ -6463,12 +6470,12 @@ class rotation {
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
-  /// Whether one head, or heads_together at a time, are the fastest way through rows of several blocks where
+  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks where
   /// the data is larger than a core's own cache. Where the heads of a token are next to each other,
   /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
-    return heads_together > 1 && table_.pairs <= two_blocks &&
+    return heads_per_table_read > 1 && table_.pairs <= two_blocks &&
            (std::is_same_v<Layout, interleaved> || !is_token_major());
   }
   /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
@@ -6476,16 +6483,17 @@ class rotation {
   /// rotation of a head.
   ///
   /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
-  template <bool apart>
+  template <bool split_even_odd>
   bool run_whole_blocks(Index b, Index first, Index last, const std::int64_t* positions,
                         Index streams) const {
-    using form = faster_form<Layout, T>;
+    using form = kernel_variant<Layout, T>;
     using P = packet<A>;
-    constexpr bool again = apart == form::read_again_apart;
+    constexpr bool again = split_even_odd == form::split_if_reloaded;
     if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
-    if (!is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
-    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::holds_between_buffers) return false;
-    constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together : 0;
+    if (!is_whole_blocks<Layout, T, split_even_odd>(table_.pairs)) return false;
+    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::resident_faster_out_of_place) return false;
+    constexpr Index pairs = pairs_in_block<Layout, T, P, split_even_odd>,
+                    group = again ? heads_per_table_read : 0;
     const bool in_groups = streams_ && table_.pairs > pairs;
     if (in_groups && !(again && takes_groups(2 * pairs))) return false;
     if (x_.heads > 1) {
@@ -6495,12 +6503,13 @@ class rotation {
         return false;
     }
     const Index tokens = streams >= x_.heads ? last - first : block();
-    with_steps_of_blocks<Layout, T, apart>(table_.pairs, [&](auto steps) {
+    with_steps_of_blocks<Layout, T, split_even_odd>(table_.pairs, [&](auto steps) {
       for (Index begin = first; begin < last; begin += tokens)
         for (Index h = 0; h < x_.heads; h += streams) {
           const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
           const auto rotate_some = [&](auto together) {
-            rotate_tokens<apart, together>(steps, b, begin, end, positions + (begin - first), h, heads);
+            rotate_tokens<split_even_odd, together>(steps, b, begin, end, positions + (begin - first), h,
+                                                    heads);
           };
           if (in_groups)
             rotate_some(std::integral_constant<Index, group>{});
@@ -6512,7 +6521,7 @@ class rotation {
   }
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
-  EIGEN_ALWAYS_INLINE void ask_for(const T* in, Index heads, std::int64_t position) const {
+  EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr std::uintptr_t line = 64;
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
     for (Index h = 0; h < heads; ++h)
@@ -6522,7 +6531,7 @@ class rotation {
   }
   /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
   /// for all other numbers of steps, this one no longer held the strides of heads in registers.
-  template <bool apart, Index together, class Steps>
+  template <bool split_even_odd, Index together, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
                                        const std::int64_t* positions, Index head, Index heads) const {
     // Local copies: a compiler has to assume that a store of channels changes members, and would read them
@@ -6537,7 +6546,7 @@ class rotation {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : last - first;
     for (Index t = first; t < last; ++t) {
       if (t + ahead < last)
-        ask_for(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
+        prefetch_heads(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
       const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
                                     in_head_stride, out_head_stride};
       const std::int64_t position = positions[t - first];
@@ -6548,7 +6557,7 @@ class rotation {
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
       with_row<T>(row, converts_rows_, [&](const auto& entries) {
         if constexpr (std::is_same_v<decltype(entries.scale), A>)
-          rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, entries);
+          rotate_whole_blocks<Layout, packet<A>, split_even_odd, together>(steps, token, entries);
         else
           rotate_token<Layout>(token, entries, streams_);
       });
@@ -6602,8 +6611,8 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
   const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
   if constexpr (turns_in_packets<Layout, T, A>) {
-    using form = faster_form<Layout, T>;
-    constexpr bool held = form::held_apart, again = form::read_again_apart;
+    using form = kernel_variant<Layout, T>;
+    constexpr bool held = form::split_if_resident, again = form::split_if_reloaded;
     const bool several = x_.heads > 1, pays = !several || last - first > 1;
     if (pays && several && run_whole_blocks<held>(b, first, last, positions, streams)) return;
     if (pays && (!several || held != again) && run_whole_blocks<again>(b, first, last, positions, streams))
@@ -6614,7 +6623,7 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
       const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
       for (Index t = begin; t < end; ++t) {
         if (const Index later = t + tokens_ahead_; later > t && later < end)
-          ask_for(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
+          prefetch_heads(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
         rotate_heads(b, t, positions[t - first], h, heads);
       }
     }
@@ -6622,7 +6631,8 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
+                const Source& positions, const Threads& threads = {},
+                reverse_rotation back = reverse_rotation::inverse) {
   const rotation<Layout, inverse, T, S> all(x, out, table, back);
   parallel_pieces(threads, all.tokens(), all.bytes(),
                   [&](Index first, Index last) { all.run(positions, first, last); });
@@ -6631,7 +6641,8 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
 /// nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
+                 const Source& positions, const Threads& threads,
+                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();
@@ -6672,7 +6683,7 @@ template <class Layout, class T, class S, class Source, class Threads>
 void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& table,
                                 const Source& positions, const Threads& threads) {
   if (table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, way_back::transpose);
+    rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, reverse_rotation::transpose);
 }
 // Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
 // that sees nothing and a key past its row's count need no row of the table: they turn by any that is there,
@@ -6681,13 +6692,13 @@ struct attending_queries {
   const visibility& rule;
   std::int64_t unused;  // a position of the table
   std::int64_t operator()(Index b, Index t) const {
-    return rule.blind(b, t) ? unused : rule.query_position(b, t);
+    return rule.has_no_key_in_range(b, t) ? unused : rule.query_position(b, t);
   }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
     for (Index b = 0; b < batch; ++b)
       for (Index t = 0; t < tokens; ++t)
-        if (!rule.blind(b, t)) range.include(rule.query_position(b, t));
+        if (!rule.has_no_key_in_range(b, t)) range.include(rule.query_position(b, t));
     return range;
   }
 };
@@ -6775,8 +6786,8 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
   for (; d < count; ++d) to[d] = rounded<T>(from[d]);
 }
 /// Numbers that a loop over channels takes together.
-inline constexpr int channels_at_once = 16;
-/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_per_step are summed apart,
 /// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
 /// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
 /// copy of the loop.
@@ -6785,17 +6796,17 @@ inline constexpr int channels_at_once = 16;
 ///                compiler may choose the faster way
 template <bool exact = false, class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_at_once] = {};
+  double sums[channels_per_step] = {};
   Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once) {
-    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_at_once; ++l)
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
       sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
   }
   for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_at_once / 2; width > 0; width /= 2)
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
     for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
   return sums[0];
 }
@@ -6981,14 +6992,14 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 }
 /// The addresses to ask for again, one token after the other: those of the present rows, then those of what
 /// is read after them.
-struct requests_again {
+struct repeated_prefetch {
   std::uintptr_t address;  // 0: nothing is asked for again
   Index stride;            // bytes from token to token
   Index left;              // tokens until `next`; 0 where there is none
   std::uintptr_t next;
   Index next_stride;
   /// The same for what is `bytes` behind in every token.
-  EIGEN_ALWAYS_INLINE requests_again behind(Index bytes) const {
+  EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
     return {address + distance, stride, left, next + distance, next_stride};
@@ -7024,7 +7035,7 @@ class stream_ahead {
   }
   /// What to ask for again while the `count` present `rows` are worked on.
   template <class X>
-  EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count) const {
+  EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
     if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
@@ -7046,13 +7057,13 @@ class stream_ahead {
 /// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as
 /// many instructions as the products of four rows with a line of values. (Zen 3: decoding took 1.25 times as
 /// long.)
-constexpr Index tokens_of_request(Index bytes) {
+constexpr Index tokens_per_prefetch(Index bytes) {
   return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
 }
 /// Asks for the share of `tokens` present tokens, of `bytes` each, in what is read after them, and again for
 /// what is used soon.
 template <Index tokens, Index bytes>
-EIGEN_ALWAYS_INLINE void request(stream_ahead& ahead, requests_again& again) {
+EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
   for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
     prefetch_line(next + static_cast<std::uintptr_t>(byte));
@@ -7070,7 +7081,7 @@ EIGEN_ALWAYS_INLINE void request(stream_ahead& ahead, requests_again& again) {
 /// from where they are.
 ///
 /// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. requests_ahead.hpp has what is asked for meanwhile.
+/// is loaded serves several products. prefetch.hpp has what is asked for meanwhile.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -7154,7 +7165,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  requests_again again = {};
+  repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     constexpr Index scored = sizeof...(key);
@@ -7172,7 +7183,7 @@ struct value_run {
   row_block<V> rows;
   Index count;
   stream_ahead* ahead;
-  requests_again again;
+  repeated_prefetch again;
 };
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
@@ -7182,7 +7193,7 @@ template <class A, int rows, int packets, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
-  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_of_request(bytes);
+  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
@@ -7195,9 +7206,9 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   };
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
-    requests_again again = run.again.behind(c * Index(sizeof(V)));
+    repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
     const auto add = [&](auto tokens) {
-      if (asks) request<tokens(), bytes>(*run.ahead, again);
+      if (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
       for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
         step(value, std::make_index_sequence<std::size_t(rows)>{},
              std::make_index_sequence<std::size_t(packets)>{});
@@ -7242,12 +7253,12 @@ void for_groups_of_rows(Index rows, const Body& body) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
-/// In which order decoding reads keys and values: in turns of a few tokens, of one head or of all heads one
-/// after the other, whichever lies together in memory. While a turn is worked on, the next one is prefetched.
+/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads one
+/// after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// Keys or values of a tile that are read in one turn: runs at regular strides, of the head that is worked
+/// Keys or values of a tile of one batch: runs at regular strides, of the head that is worked
 /// on, and what each prefetches meanwhile.
 template <class C>
 struct key_runs {
@@ -7269,59 +7280,59 @@ struct key_place {
 };
 /// \tparam C  channels of keys and values
 template <class C>
-class decode_turns {
+class decode_batches {
  public:
   /// \param heads  key heads that are worked on
   /// \param rows   queries of each
-  decode_turns(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
+  decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
-        heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
+        tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // Integers are so few bytes that prefetching them a second time costs more than it saves.
-        again_(heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
+        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
   /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
-  Index heads_at_once() const { return heads_at_once_; }
-  /// The turn of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
+  Index heads_per_pass() const { return heads_per_pass_; }
+  /// The batch of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
   /// key where tokens_ is even: keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
-  key_runs<C> turn_from(const token_source<C>& x, Index head, Index begin, Index j,
-                        const tile_range& hull) const {
-    key_runs<C> turn;
-    turn.b = b_;
-    turn.head = head;
-    turn.begin = begin;
+  key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j,
+                         const tile_range& hull) const {
+    key_runs<C> batch;
+    batch.b = b_;
+    batch.head = head;
+    batch.begin = begin;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
-    while (j < end && turn.count < most) {
-      const Index i = turn.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
-      turn.run[i] = {j, next};
-      turn.rows[i] = next_.has(x, head, i, begin + j) ? next_.rows[i] : x.at(b_, begin + j, head);
+    while (j < end && batch.count < most) {
+      const Index i = batch.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
+      batch.run[i] = {j, next};
+      batch.rows[i] = next_.has(x, head, i, begin + j) ? next_.rows[i] : x.at(b_, begin + j, head);
       j = next;
     }
-    return turn;
+    return batch;
   }
-  /// Run i of a turn prefetches what is read in its place in the next turn: of x, from `after` on.
-  void ask_ahead(key_runs<C>& turn, const token_source<C>& x, const key_place& after) {
+  /// Run i of a batch prefetches what is read in its place in the next batch: of x, from `after` on.
+  void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
-    next_.count = turn.count;
-    for (Index i = 0; i < turn.count; ++i) {
-      const Index token = after.token + turn.run[i].first - turn.first();
+    next_.count = batch.count;
+    for (Index i = 0; i < batch.count; ++i) {
+      const Index token = after.token + batch.run[i].first - batch.first();
       next_.token[i] = token < after.end ? token : after.token;
       next_.rows[i] = x.at(b_, next_.token[i], after.kv);
-      turn.ahead[i] = ahead_from(x, next_.rows[i]);
+      batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after
-  /// the last run what ask_ahead was given, as many heads behind.
-  void go_to(key_runs<C>& turn, const token_source<C>& x, Index first_head, Index heads) const {
-    const Index step = (first_head + heads - turn.head) * x.head_stride;
-    turn.head = first_head + heads;
-    for (Index i = 0; i < turn.count; ++i) turn.rows[i] += step;
-    for (Index i = 0; i + 1 < turn.count; ++i) turn.ahead[i].continues_with(turn.rows[i + 1]);
-    turn.ahead[turn.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
+  /// Goes to head first_head + `heads` of a batch of x. After each run it reads the following one, and after
+  /// the last run what prefetch_next was given, as many heads behind.
+  void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
+    const Index step = (first_head + heads - batch.head) * x.head_stride;
+    batch.head = first_head + heads;
+    for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
+    for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
+    batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
  private:
   /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page
@@ -7338,11 +7349,11 @@ class decode_turns {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-  /// The present turn and the next one fit the first-level cache (32 KiB) where heads are read one by one,
-  /// else the second-level cache. (On Zen 5 turns of twice the size take 1.15 times as long.)
+  /// The present batch and the next one fit the first-level cache (32 KiB) where heads are read one by one,
+  /// else the second-level cache. (On Zen 5 batches of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
-  static Index tokens_of_turn(Index heads, Index head) {
+  static Index tokens_of_batch(Index heads, Index head) {
     // 64 tokens of integers are too few bytes to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
@@ -7351,9 +7362,9 @@ class decode_turns {
   /// The memory of tokens from `first` on, of the heads that are read together.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
-    return {first, (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
+    return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
-  /// Where the turn is that the present one asked for, so that it need not be looked for in a block table.
+  /// Where the batch is that the present one prefetched, so that it need not be looked up in a block table.
   struct place_of_next {
     const token_source<C>* source = nullptr;
     Index head = 0, count = 0;
@@ -7366,7 +7377,7 @@ class decode_turns {
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
-  Index heads_at_once_, tokens_;
+  Index heads_per_pass_, tokens_;
   Index run_;    // tokens, at most
   Index again_;  // tokens before its use that a line is asked for again
   place_of_next next_;
@@ -7441,8 +7452,9 @@ class tile_softmax {
       : strip_(keys, strip) {
     strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met(r).has_holes || met(r).range.first != strip_.hull.first ||
-               met(r).range.last != strip_.hull.last;
+      hides_ = hides_ || visible_in_tile(r).has_holes ||
+               visible_in_tile(r).range.first != strip_.hull.first ||
+               visible_in_tile(r).range.last != strip_.hull.last;
   }
   /// Keys of the tile that any row sees, and those that have scores besides.
   const tile_range& hull() const { return strip_.hull; }
@@ -7457,7 +7469,7 @@ class tile_softmax {
       A* row = scores + r * tile;
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of<L>(met(r).range);
+      const tile_range whole = packets_of<L>(visible_in_tile(r).range);
       A found = largest_of(row, whole);
       if (!all_finite(&found, 1)) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
@@ -7475,19 +7487,19 @@ class tile_softmax {
   const A* shrink() const { return shrink_; }
   /// Whether row r sees key j of the tile.
   bool sees(Index r, Index j) const {
-    const tile_range& range = met(r).range;
-    return range.first <= j && j < range.last && !(met(r).has_holes && hidden_[r][j]);
+    const tile_range& range = visible_in_tile(r).range;
+    return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
   }
   /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
   /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
-    const tile_range range = met(r).range;
+    const tile_range range = visible_in_tile(r).range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
       A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
       for (Index j = range.first; j < range.last; ++j) {
-        if (met(r).has_holes && hidden_[r][j]) continue;
+        if (visible_in_tile(r).has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
@@ -7498,11 +7510,11 @@ class tile_softmax {
   }
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
-  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
   /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
   bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
     if (options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
@@ -7512,10 +7524,10 @@ class tile_softmax {
       row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
     });
     A seen = row[range.first];
-    if (met(r).has_holes) {
+    if (visible_in_tile(r).has_holes) {
       const Index first = strip_.mark_hidden(r, hidden_[r]);
       if (first == range.last) {
-        strip_.met[r].range = {0, 0};
+        strip_.visible[r].range = {0, 0};
         return false;
       }
       const key_mark<A>* hidden = hidden_[r];
@@ -7533,7 +7545,7 @@ class tile_softmax {
   }
   /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
       std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
@@ -7545,10 +7557,10 @@ class tile_softmax {
       store(row + j, weight);
       sum = add(sum, weight);
     }
-    if (met(r).has_holes || whole.first != range.first || whole.last != range.last) {
+    if (visible_in_tile(r).has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (met(r).has_holes)
+      if (visible_in_tile(r).has_holes)
         for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
@@ -7802,7 +7814,7 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   using block_type = row_block<typename Products::stored>;
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  requests_again again = {};
+  repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
@@ -7839,12 +7851,13 @@ struct value_pairs {
 template <int rows, int blocks, class Products, class Load>
 EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& values,
                                               typename Products::sum* sums_in_memory, Index sum_stride,
-                                              const Load& load, stream_ahead* ahead, requests_again again) {
+                                              const Load& load, stream_ahead* ahead,
+                                              repeated_prefetch again) {
   using pairs = typename Products::pairs;
   using sums = typename Products::sums;
   constexpr Index width = 2 * Products::lanes;
   constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
-                  together = (std::max)(Index{2}, tokens_of_request(bytes));
+                  together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
   for (int n = 0; n < blocks; ++n)
     for (int r = 0; r < rows; ++r) {
@@ -7864,7 +7877,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     }
   };
   const auto ask = [&](auto tokens) {
-    if (ahead != nullptr) request<tokens(), bytes>(*ahead, again);
+    if (ahead != nullptr) prefetch_batch<tokens(), bytes>(*ahead, again);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
@@ -7899,8 +7912,8 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   using stored = typename Products::stored;
   constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8, blocks = packets / 2;
   constexpr Index width = 2 * Products::lanes;
-  const requests_again first =
-      ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : requests_again{};
+  const repeated_prefetch first =
+      ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
   const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
   const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
   Index c = 0;
@@ -8981,7 +8994,7 @@ class decode_split {
         factors_(call.rules),
         first_row_(part.first_row),
         rows_(part.rows),
-        turns_(call.k, call.v, part.b, part.heads, part.rows),
+        batches_(call.k, call.v, part.b, part.heads, part.rows),
         operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_tile_sums {};
@@ -8996,18 +9009,19 @@ class decode_split {
   }
   void run() {
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
-    // are. Then all heads take turns, a few tokens each.
-    const Index at_once = turns_.heads_at_once(), last_head = first_head_ + heads_;
-    for (Index kv = first_head_; kv < last_head; kv += at_once) {
-      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), at_once * call_.group());
-      for (Index head = kv; head < kv + at_once; ++head) start(head, keys);
+    // are. Then all heads alternate, a few tokens each.
+    const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
+    for (Index kv = first_head_; kv < last_head; kv += per_pass) {
+      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
+      for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
       const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
                   end = (std::min)(keys.end(), (split_ + 1) * results_.split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
-        const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
-        const key_place after = last_tile ? key_place{last ? kv : kv + at_once, begin, end}
+        const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
+        const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
                                           : key_place{kv, tile + shape::tile, end};
-        if (keys.look_at(tile, (std::min)(shape::tile, end - tile))) attend_tile(keys, kv, at_once, after);
+        if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
+          attend_tile(keys, kv, per_pass, after);
       }
     }
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
@@ -9070,28 +9084,28 @@ class decode_split {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
     for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> turn = turns_.turn_from(call_.k, head, begin, j, hull);
-      j = turn.last();
+      key_runs<C> batch = batches_.batch_from(call_.k, head, begin, j, hull);
+      j = batch.last();
       const token_source<C>& x = j == hull.last ? call_.v : call_.k;
       const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
-      turns_.ask_ahead(turn, x, place);
+      batches_.prefetch_next(batch, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.go_to(turn, call_.k, head, kv - head);
-        for (Index i = 0; i < turn.count; ++i) operands_.score(turn, i, scores_of(kv));
+        batches_.go_to(batch, call_.k, head, kv - head);
+        for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
     for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> turn = turns_.turn_from(call_.v, head, begin, j, hull);
-      j = turn.last();
+      key_runs<C> batch = batches_.batch_from(call_.v, head, begin, j, hull);
+      j = batch.last();
       const token_source<C>& x = j == hull.last ? call_.k : call_.v;
       const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
-      turns_.ask_ahead(turn, x, place);
+      batches_.prefetch_next(batch, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.go_to(turn, call_.v, head, kv - head);
+        batches_.go_to(batch, call_.v, head, kv - head);
         for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
           if (!careful(kv, strip))
-            operands_.add_values(turn, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+            operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
                                  strip == 0);
       }
     }
@@ -9141,7 +9155,7 @@ class decode_split {
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index first_row_, rows_;
-  decode_turns<C> turns_;
+  decode_batches<C> batches_;
   A* scores_;              // [heads, rows, tile]
   sum_type* tile_sums_;    // [heads, rows, value_dim]
   A* sums_;                // [heads, rows, value_dim]
@@ -9782,7 +9796,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
 /// whether keys are float or 16-bit, as both are to give the same bits. (8192 keys of 128 float channels,
 /// Zen 4, without and with packing, in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
 template <class A, class C>
-Index most_decode_rows(const attention_options& options) {
+Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
@@ -9793,7 +9807,7 @@ template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
-  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>(call.rules.options()))
+  if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);
@@ -9821,12 +9835,12 @@ void check_same_shape(const char* function, const head_view<const T>& x, const h
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
-                    way_back back = way_back::inverse) {
+                    reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   check_same_shape(function, x, out);
   check_memory(function, out);
-  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
@@ -9856,10 +9870,10 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
-                         way_back back = way_back::inverse) {
+                         reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
-  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 }  // namespace detail
@@ -10596,15 +10610,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// The place of one task among those that share sums with it.
-class ordered_turn {
+class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
   /// \param tiles  per task, the tile that it works on; 0 at first
-  ordered_turn(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
-  ordered_turn(const ordered_turn&) = delete;
-  ordered_turn& operator=(const ordered_turn&) = delete;
+  sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
+  sum_order(const sum_order&) = delete;
+  sum_order& operator=(const sum_order&) = delete;
   /// Also when the task ends by an exception: nobody waits for it any more.
-  ~ordered_turn() { publish(finished); }
+  ~sum_order() { publish(finished); }
   /// Everything below `tile` is added to, or left alone.
   void begin(Index tile) { publish(tile); }
   /// Returns when every task before this one is finished.
@@ -10641,7 +10655,7 @@ class ordered_turn {
 ///     dv_j = sum_i w_ij g_i
 ///
 /// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them one after the other (detail/ordered_turns.hpp), so they are the same for any number of threads.
+/// them one after the other (detail/ordered_sums.hpp), so they are the same for any number of threads.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -10679,14 +10693,14 @@ class strip_slopes {
   }
   /// Calls pair(j) for every key of the tile that row r sees.
   void for_each_visible(Index r, const auto& pair) {
-    const tile_range range = met(r).range;
+    const tile_range range = visible_in_tile(r).range;
     if (range.empty()) return;
     strip_.mark_hidden(r, hidden_);
     for (Index j = range.first; j < range.last; ++j)
       if (!hidden_[j]) pair(j);
   }
  private:
-  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
   static void clear(A* weights, A* slopes, Index first, Index last) {
     std::fill(weights + first, weights + last, A(0));
@@ -10694,8 +10708,9 @@ class strip_slopes {
   }
   /// Caps and biases the scores of row r, and drops products. False where it sees none.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
-    const tile_range range = met(r).range;
-    if (range.empty() || (met(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last)) return false;
+    const tile_range range = visible_in_tile(r).range;
+    if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
+      return false;
     if (options().softcap > 0) {
       const tile_range whole = packets_of<L>(range);
       hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
@@ -10718,7 +10733,7 @@ class strip_slopes {
     return true;
   }
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
@@ -10730,7 +10745,7 @@ class strip_slopes {
     }
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
-    if (met(r).has_holes)
+    if (visible_in_tile(r).has_holes)
       for (Index j = range.first; j < range.last; ++j) {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
@@ -10769,10 +10784,10 @@ class attention_gradient_block {
   }
   /// \param rows  the block's queries
   /// \param sums  of the key head that they share
-  /// \param turn  the block's place among those that add to `sums`
+  /// \param order  the block's place among those that add to `sums`
   attention_gradient_block(attention_gradient_rows<T>& rows, const bias_gradient& d_bias,
-                           const key_sums<A>& sums, ordered_turn& turn)
-      : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), turn_(turn) {}
+                           const key_sums<A>& sums, sum_order& order)
+      : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), order_(order) {}
   /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
   void run() {
     rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
@@ -10780,21 +10795,21 @@ class attention_gradient_block {
  private:
   void add_tile(Index begin, Index count) {
     const Index tile = begin / shape::tile;
-    turn_.begin(tile);
+    order_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
     // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
     const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
-      turn_.wait_for_the_end();
+      order_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
-      turn_.wait(tile);
+      order_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
       const strip_slopes<A> slopes = weigh(s);
       if (!careful) add_to_queries(s, slopes.hull());
     }
     if (careful) return add_visible(tile);
-    turn_.wait(tile);
+    order_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
   /// Whether some query of the block does not see some key of a tile, those behind its end included.
@@ -10886,7 +10901,7 @@ class attention_gradient_block {
   const attention_gradient_scratch<T>& m_;
   bias_gradient d_bias_;
   key_sums<A> sums_;
-  ordered_turn& turn_;
+  sum_order& order_;
 };
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -10929,9 +10944,9 @@ inline bool joins_keys(const score_view<float>& x, const attention_shape& shape)
 template <class T>
 void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
                             Index first, Index tokens, const bias_gradient& d_bias,
-                            const key_sums<arithmetic<T>>& sums, ordered_turn& turn, double* d_sinks) {
+                            const key_sums<arithmetic<T>>& sums, sum_order& order, double* d_sinks) {
   attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
-  attention_gradient_block<T>(rows, d_bias, sums, turn).run();
+  attention_gradient_block<T>(rows, d_bias, sums, order).run();
   rows.write_queries();
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
 }
@@ -10955,11 +10970,11 @@ class attention_gradient_tasks {
   }
   template <class Threads>
   void run(const Threads& threads) {
-    const Index heads = tape_.k.batch * tape_.k.heads, at_once = heads_at_once(heads);
+    const Index heads = tape_.k.batch * tape_.k.heads, per_pass = heads_per_pass(heads);
     struct sums {};
-    A* memory = workspace<sums, A>(at_once * head_size());
-    for (Index first = 0; first < heads; first += at_once)
-      run_heads(threads, first, (std::min)(at_once, heads - first), memory);
+    A* memory = workspace<sums, A>(per_pass * head_size());
+    for (Index first = 0; first < heads; first += per_pass)
+      run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
   }
   /// Gradients with respect to the sink logits: what the blocks found, in order.
   void add_sinks(std::span<double> d_sink_logits) const {
@@ -10974,14 +10989,14 @@ class attention_gradient_tasks {
  private:
   /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads, and no more
   /// than serve several threads where few queries meet so many keys that memory counts.
-  Index heads_at_once(Index heads) const {
+  Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
   /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless there
-  /// are more threads than find work on it without waiting for their turns. It does not show in the result,
+  /// are more threads than find work on it without waiting for each other. It does not show in the result,
   /// which the order of the blocks of a key head decides; but where all blocks add to one bias it would.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
@@ -11014,10 +11029,11 @@ class attention_gradient_tasks {
       // The last tokens of a sequence see the most keys: they come first, and the short tasks fill the gaps.
       const Index part = blocks_ - 1 - order, token = part * tokens_;
       // Blocks of one key head share its sums; all may share entries of the bias.
-      ordered_turn turn(d_bias_.is_shared ? tiles : tiles + head * blocks_, d_bias_.is_shared ? task : order);
+      sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
+                         d_bias_.is_shared ? task : order);
       add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
                              token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
-                             sums_of(memory, head), turn,
+                             sums_of(memory, head), in_order,
                              d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
     pieces(heads * tape_.k.tokens, [&](Index from, Index to) {
@@ -11421,13 +11437,13 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
-        const bool blind = call.rules.blind(b, i);
-        if (!blind)
+        const bool no_key_in_range = call.rules.has_no_key_in_range(b, i);
+        if (!no_key_in_range)
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
                        buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
         // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
         const key_set visible = call.rules.keys_of(b, i);
-        for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {
+        for (Index j = visible.hull_begin(); j < visible.hull_end() && !no_key_in_range; j += block) {
           const Index count = (std::min)(block, visible.hull_end() - j);
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
@@ -11436,7 +11452,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
         }
         for (Index g = 0; g < group; ++g) {
           const auto row = row_of(b, kv * group + g, i);
-          if (blind)
+          if (no_key_in_range)
             std::fill(row.begin(), row.end(), A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);
@@ -11563,7 +11579,7 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                            positions, threads, detail::way_back::transpose);
+                                            positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -11576,7 +11592,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
-                                              threads, detail::way_back::transpose);
+                                              threads, detail::reverse_rotation::transpose);
 }
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
@@ -11591,7 +11607,7 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
-                                            threads, detail::way_back::transpose);
+                                            threads, detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
@@ -11609,14 +11625,14 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
 /// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
 /// first aligned one as scalars, which -ffast-math may round in another way.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
-  using step = Eigen::Array<A, channels_at_once, 1>;
+  using step = Eigen::Array<A, channels_per_step, 1>;
   Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once)
+  for (; d + channels_per_step <= count; d += channels_per_step)
     Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }
@@ -12349,11 +12365,11 @@ struct operand {
 };
 /// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
 /// panels of a tile in a core's own.
-inline constexpr Index terms_at_once = 256;
+inline constexpr Index terms_per_pass = 256;
 /// Rows that are packed together: whole strips and whole packets.
 template <class A>
-inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
-/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
+inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+/// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
 /// strip of rows and one panel.
 template <class A>
 EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
@@ -12363,7 +12379,7 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
   strip_sums<A, shape::packets> sums;
   sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
   for (Index d = 0; d < terms; ++d)
-    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
+    sums.multiply_add_row(strip + d * rows_per_pass<A>, 1, panel + d * shape::width);
   sums.for_each([&](auto r, auto n) {
     const P sum = sums.sum[r * shape::packets + n];
     A* to = out + r * stride + n * lanes<P>;
@@ -12383,10 +12399,10 @@ void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out
       to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
     }
 }
-/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
+/// packed[d * rows_per_pass + r] = a(r, d), zero for r from `rows` on.
 template <class A>
 void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
-  constexpr Index all = rows_at_once<A>;
+  constexpr Index all = rows_per_pass<A>;
   if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
   for (Index d = 0; d < terms; ++d) {
     std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
@@ -12407,20 +12423,20 @@ void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
   }
 }
 /// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
-/// terms_at_once terms and then added.
+/// terms_per_pass terms and then added.
 template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
   using shape = panel_shape<A>;
-  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_per_pass<A>;
   if (depth == 0 && !add)
     for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
   struct product_numbers {};
-  const Index most = (std::min)(depth, terms_at_once);
+  const Index most = (std::min)(depth, terms_per_pass);
   A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
   A* const panels = strips + most * block;
-  for (Index first = 0; first < depth; first += terms_at_once) {
-    const Index terms = (std::min)(terms_at_once, depth - first);
+  for (Index first = 0; first < depth; first += terms_per_pass) {
+    const Index terms = (std::min)(terms_per_pass, depth - first);
     const bool adds = add || first > 0;
     pack_panels(b.from(first, 0), terms, cols, panels);
     for (Index r = 0; r < rows; r += block) {
@@ -12476,18 +12492,18 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
 template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
-  constexpr int at_once = registers >= 32 ? 4 : 2;
+  constexpr int per_pass = registers >= 32 ? 4 : 2;
   // A few weights stay in the nearest cache while all tokens meet them.
-  constexpr Index weights_at_once = 8;
-  for (Index c = 0; c < cols; c += weights_at_once) {
-    const Index here = (std::min)(weights_at_once, cols - c);
+  constexpr Index weights_per_pass = 8;
+  for (Index c = 0; c < cols; c += weights_per_pass) {
+    const Index here = (std::min)(weights_per_pass, cols - c);
     Index t = 0;
     const auto run = [&]<int count>(std::integral_constant<int, count>) {
       for (; t + count <= tokens; t += count)
         multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
                             out + t * out_stride + c, out_stride);
     };
-    run(std::integral_constant<int, at_once>{});
+    run(std::integral_constant<int, per_pass>{});
     run(std::integral_constant<int, 2>{});
     run(std::integral_constant<int, 1>{});
   }
@@ -12623,9 +12639,9 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
       auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
       sums.setZero();
-      for (Index first = 0; first < d_y.rows(); first += terms_at_once) {
+      for (Index first = 0; first < d_y.rows(); first += terms_per_pass) {
         some.setZero();
-        for (Index t = first; t < (std::min)(first + terms_at_once, d_y.rows()); ++t)
+        for (Index t = first; t < (std::min)(first + terms_per_pass, d_y.rows()); ++t)
           some += numbers(by + t * d_y.stride(), at.rows);
         sums += some;
       }
@@ -13291,18 +13307,18 @@ inline void check_shift_without_table(const char* function, key_storage storage,
 }  // namespace rope
 #endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_KEY_TURN_HPP
-#define ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#ifndef ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
+#define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 /// Turns keys that are rotated already by the exact difference of two angles.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
 template <class Layout, class T>
-class key_turn {
+class key_rotator {
   using A = arithmetic<T>;
  public:
-  key_turn(number_array<phase> step, double m, Index first_channel)
+  key_rotator(number_array<phase> step, double m, Index first_channel)
       : step_(std::move(step)),
         now_(static_cast<std::size_t>(step_.size())),
         m_(m),
@@ -13341,7 +13357,7 @@ class key_turn {
 };
 // Not inline, so that programs can have it compiled once (`extern template`).
 template <class Layout, class T>
-void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
+void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
   if (keys.heads == 0) return;  // its data may be null
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
@@ -13361,7 +13377,7 @@ number_array<phase> steps_of(const frequency_table<S>& table) {
 ///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed) {
+key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   if (table.source() != table_source::positions)
     ROPE_THROW(std::invalid_argument,
@@ -13375,8 +13391,8 @@ key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed)
 /// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
 ///          positions, with exact angles
 template <class Layout, class T, class From, class To>
-key_turn<Layout, T> turn_between(const char* function, const placed_table<From>& placed_from,
-                                 const placed_table<To>& placed_to) {
+key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
+                                      const placed_table<To>& placed_to) {
   const frequency_table<From>& from = placed_from.table();
   const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
@@ -13401,7 +13417,7 @@ key_turn<Layout, T> turn_between(const char* function, const placed_table<From>&
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 /// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
 /// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
 namespace rope {
@@ -13441,7 +13457,7 @@ inline void check_axes(const char* function, Index cache_axes, Index axes) {
 ///
 /// Throws:  std::invalid_argument if the angles are not those of positions or of coordinates on these axes
 template <class S>
-bool has_token_rows(const char* function, Index axes, const frequency_table<S>& table) {
+bool is_coordinate_table(const char* function, Index axes, const frequency_table<S>& table) {
   if (table.source() == table_source::positions) return false;
   if (table.source() != table_source::coordinates)
     ROPE_THROW(std::invalid_argument,
@@ -13511,7 +13527,7 @@ inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation&
 }
 /// What turns keys by steps along all axes at once, without the attention_factor.
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_along_axes(const placed_table<S>& placed) {
+key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   number_array<phase> steps(table.pairs(), 1, phase{});
   for (Index i = 0; i < steps.size(); ++i)
@@ -13534,8 +13550,8 @@ class turn_between_axes {
                   [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
   }
  private:
-  static key_turn<Layout, T> checked(const char* function, Index axes, bool text_only,
-                                     const placed_table<From>& from, const placed_table<To>& to) {
+  static key_rotator<Layout, T> checked(const char* function, Index axes, bool text_only,
+                                        const placed_table<From>& from, const placed_table<To>& to) {
     const Index pairs = from.table().pairs();
     if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
       ROPE_THROW(
@@ -13543,8 +13559,8 @@ class turn_between_axes {
           message(function, ": both tables must have the same pairs and begin at the same channel, got ",
                   pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(), " and ",
                   to.first_channel()));
-    const bool from_axes = has_token_rows(function, axes, from.table()),
-               to_axes = has_token_rows(function, axes, to.table());
+    const bool from_axes = is_coordinate_table(function, axes, from.table()),
+               to_axes = is_coordinate_table(function, axes, to.table());
     if (!text_only && !(from_axes && to_axes))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
@@ -13561,7 +13577,7 @@ class turn_between_axes {
   }
   const frequency_table<From>& from_;
   const frequency_table<To>& to_;
-  key_turn<Layout, T> turn_;
+  key_rotator<Layout, T> turn_;
 };
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -13624,23 +13640,23 @@ no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view
 }
 /// What is done to new keys on their way into a cache.
 template <class S, class Norm>
-struct key_way {
+struct key_transform {
   placed_table<S> table;
   Norm norm;
 };
 template <rotation_table Table>
-auto key_way_of(const Table& table) {
-  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+auto key_transform_of(const Table& table) {
+  return key_transform<typename Table::scalar, no_norm>{placed(table), {}};
 }
 template <class S, class W>
-auto key_way_of(const normed_table<S, W>& table) {
-  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+auto key_transform_of(const normed_table<S, W>& table) {
+  return key_transform<S, head_norm<W>>{table.table(), table.norm()};
 }
 }  // namespace detail
 /// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
 template <class Table>
 concept key_table = requires(const Table& table) {
-  detail::key_way_of(table);
+  detail::key_transform_of(table);
 };
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -14215,12 +14231,12 @@ inline bool is_within_2_53(double x) {
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 /// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
-inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 /// The tokens of a run and of the runs before it.
 ///
 /// Throws:  std::length_error if they are too many
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
-  if (tokens > most_tokens_of_prompt - before)
+  if (tokens > max_tokens_of_prompt - before)
     ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
                                           " + ", tokens, " tokens"));
   return before + tokens;
@@ -14246,7 +14262,7 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
                 vision.frame_step, " for ", vision.frames, " frames"));
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
-    if (extent > 0 && tokens > most_tokens_of_prompt / extent)
+    if (extent > 0 && tokens > max_tokens_of_prompt / extent)
       ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
                                             vision.frames, ", ", vision.height, ", ", vision.width, "]"));
     tokens *= extent;
@@ -14872,33 +14888,34 @@ class stored_tokens {
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const key_way<S, Norm>& way, const row_counts& counts, const Threads& threads) {
-    if (on_axes() && has_token_rows(function, coordinates_.axes(), way.table.table()))
-      store_rotated<Layout>(owner, function, k, v, way,
-                            checked_token_rows(function, way.table.table().rows(), memory_.batch(), k.tokens),
-                            counts, threads);
+                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
+    if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
+      store_rotated<Layout>(
+          owner, function, k, v, transform,
+          checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
+          threads);
     else
-      store_rotated<Layout>(owner, function, k, v, way, next_source(function), counts, threads);
+      store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
   }
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const key_way<S, Norm>& way, const Source& positions, const row_counts& counts,
-                     const Threads& threads) {
-    const placed_table<S>& table = way.table;
+                     const key_transform<S, Norm>& transform, const Source& positions,
+                     const row_counts& counts, const Threads& threads) {
+    const placed_table<S>& table = transform.table;
     const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
     if (storage_ == key_storage::raw) refuse_raw_keys(function);
     check_table<Layout>(owner, table);
     constexpr bool by_rows = std::is_same_v<Source, token_rows>;
-    if (!by_rows && on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
+    if (!by_rows && on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
       ROPE_THROW(std::invalid_argument,
                  message(function,
                          ": a table of coordinates says where its tokens are, append them without "
                          "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads,
-                                                  checked_norm(function, way.norm, k));
+                                                  checked_norm(function, transform.norm, k));
     if (on_axes() && !rows_.empty())
       rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
     else
@@ -14911,7 +14928,7 @@ class stored_tokens {
   }
   template <class Layout, class S>
   void check_table(const char* owner, const placed_table<S>& table) const {
-    if (on_axes()) has_token_rows(owner, coordinates_.axes(), table.table());
+    if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;
     if (on_axes())
       require_rotation_on_axes(owner, rotation_, rotation_of<Layout>(table));
@@ -14930,7 +14947,7 @@ class stored_tokens {
         for (Index t = 0; t < rows_.size(b); ++t)
           turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
     } else {
-      auto turn = turn_between<Layout, numbers_of<T>>(function, from, to);
+      auto turn = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
       for (Index t = 0; t < memory_.slot_count(); ++t)
         for (Index b = 0; b < memory_.batch(); ++b)
           if (t < rows_.size(b))
@@ -14965,7 +14982,7 @@ class stored_tokens {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
     auto turn = on_axes() ? turn_along_axes<Layout, numbers_of<T>>(table)
-                          : turn_by<Layout, numbers_of<T>>(function, table);
+                          : shift_rotator<Layout, numbers_of<T>>(function, table);
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
@@ -15310,8 +15327,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::key_way_of(table),
-                                          counts, threads);
+      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v,
+                                          detail::key_transform_of(table), counts, threads);
   }
   /// Copies new tokens at positions of the caller's, in any order: prefix reuse, left padding, positions that
   /// start again. Attention goes by them, not by the order of appending: `causal` admits keys at positions up
@@ -15339,7 +15356,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v,
-                                             detail::key_way_of(table),
+                                             detail::key_transform_of(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
   /// Copies new tokens to a cache with axes, at these coordinates; keys as in the first `append`.
@@ -15484,7 +15501,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             detail::key_way_of(placed("latent_cache::append", table)),
+                                             detail::key_transform_of(placed("latent_cache::append", table)),
                                              tokens_.next_source("latent_cache::append"), counts, threads);
   }
   /// The two above at positions of the caller's, in any order, as in kv_cache.
@@ -15505,10 +15522,10 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append_at", rotated_part, latent,
-                                             detail::key_way_of(placed("latent_cache::append_at", table)),
-                                             detail::position_source(positions, latent.tokens), counts,
-                                             threads);
+      tokens_.template store_rotated<Layout>(
+          "latent_cache", "latent_cache::append_at", rotated_part, latent,
+          detail::key_transform_of(placed("latent_cache::append_at", table)),
+          detail::position_source(positions, latent.tokens), counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
@@ -15883,7 +15900,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
+    if constexpr (pair_layout<Layout>)
+      store_next<Layout>(k, v, detail::key_transform_of(table), counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
@@ -15892,7 +15910,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
     const auto placed = detail::placed(table);
-    if (on_axes()) detail::has_token_rows("ring_cache", axes(), placed.table());
+    if (on_axes()) detail::is_coordinate_table("ring_cache", axes(), placed.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;
     if (on_axes())
       detail::require_rotation_on_axes("ring_cache", rotation_, detail::rotation_on_axes<Layout>(placed));
@@ -15949,32 +15967,34 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
   }
   template <class Layout, class K, class V, class S, class Norm, class Threads>
-  void store_next(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
-                  const detail::row_counts& counts, const Threads& threads) {
-    const frequency_table<S>& table = way.table.table();
-    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table)) {
+  void store_next(const head_view<K>& k, const head_view<V>& v,
+                  const detail::key_transform<S, Norm>& transform, const detail::row_counts& counts,
+                  const Threads& threads) {
+    const frequency_table<S>& table = transform.table.table();
+    if (on_axes() && detail::is_coordinate_table("ring_cache::append", axes(), table)) {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.rows(), memory_.batch(), k.tokens);
-      store_rotated<Layout>(k, v, way, rows, counts, threads,
+      store_rotated<Layout>(k, v, transform, rows, counts, threads,
                             [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
     } else {
       const auto text = next_source(k.tokens);
-      store_rotated<Layout>(k, v, way, text, counts, threads,
+      store_rotated<Layout>(k, v, transform, text, counts, threads,
                             [&](Index b, Index t, Index /*a*/) { return text(b, t); });
     }
   }
   /// \param coordinate  coordinate(b, t, a) of a new token
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads,
             class CoordinateOf>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
-                     const Source& positions, const detail::row_counts& counts, const Threads& threads,
+  void store_rotated(const head_view<K>& k, const head_view<V>& v,
+                     const detail::key_transform<S, Norm>& transform, const Source& positions,
+                     const detail::row_counts& counts, const Threads& threads,
                      const CoordinateOf& coordinate) {
-    const placed_table<S>& table = way.table;
+    const placed_table<S>& table = transform.table;
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
-    const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
+    const auto norm = detail::checked_norm("ring_cache::append", transform.norm, k);
     rows_.for_each_new(
         k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
         [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
@@ -16309,7 +16329,7 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
     ROPE_THROW(std::invalid_argument,
                message(function, ": raw keys on ", cache.axes(),
                        " axes are read by a table of all tokens, append and attend to them by hand"));
-  if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  if (!is_coordinate_table(function, cache.axes(), table.table())) return false;
   if (chunk_of(cache, tokens) < tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
@@ -16692,7 +16712,7 @@ class cached_call {
     complete_options(options_, cache);
   }
   void run() {
-    if (attend_together()) return;
+    if (attend_in_one_call()) return;
     for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
       const std::span<const std::int64_t> positions = newest(cache_, b, q.tokens);
       if (counts_by_rank(cache_))
@@ -16790,7 +16810,7 @@ class cached_call {
     }
   }
   /// The whole batch in one call, where its keys are at positions 0, 1, 2, ...
-  bool attend_together() const {
+  bool attend_in_one_call() const {
     if constexpr (is_ring<Cache>) {
       return false;
     } else {
@@ -16836,7 +16856,7 @@ class cached_call {
   void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
                       std::span<const std::int64_t> positions) const {
     if constexpr (is_ring<Cache> && rotates) {
-      const Index kv_heads = cache_.kv_heads(), step = heads_at_once();
+      const Index kv_heads = cache_.kv_heads(), step = heads_per_pass();
       const Index group = kv_heads == 0 ? 0 : q.heads / kv_heads;
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
@@ -16888,7 +16908,7 @@ class cached_call {
   }
   /// Key heads of one inner call: all where sums are asked for, which lie head beside head; else one, so that
   /// its copy stays in the processor's cache.
-  Index heads_at_once() const {
+  Index heads_per_pass() const {
     return options_.log_sum_exp.empty() ? Index{1} : (std::max)(Index{1}, cache_.kv_heads());
   }
   head_view<const T> q_;
@@ -16924,7 +16944,7 @@ class axes_call {
         table_(table),
         threads_(threads) {
     cache.template check_table<Layout>(table);
-    const bool by_rows = has_token_rows("attention", cache.axes(), table.table());
+    const bool by_rows = is_coordinate_table("attention", cache.axes(), table.table());
     if constexpr (may_be_raw) {
       if (cache.storage() == key_storage::raw) {
         check_all_tokens(by_rows);
@@ -18625,20 +18645,20 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto way = detail::key_way_of(table);
+  const auto transform = detail::key_transform_of(table);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, way.table, detail::known_range{newest.range()});
-  const auto norm = detail::checked_norm("write_pages", way.norm, k);
+  detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
+  const auto norm = detail::checked_norm("write_pages", transform.norm, k);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
         const auto to = [&](const detail::stored_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
-                                        way.table, detail::contiguous_positions{newest.start(s) + first},
-                                        norm);
+                                        transform.table,
+                                        detail::contiguous_positions{newest.start(s) + first}, norm);
         detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
       });
 }
@@ -18726,7 +18746,7 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
-  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  auto turn = detail::shift_rotator<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index b = 0; b < keys.batch; ++b)
     for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
@@ -18764,7 +18784,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
-  auto turn = detail::turn_by<Layout, detail::numbers_of<T>>("shift_keys", rotation);
+  auto turn = detail::shift_rotator<Layout, detail::numbers_of<T>>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index t = first; t < first + count; ++t)
     detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
@@ -18788,7 +18808,7 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
   const auto source = detail::position_source(positions, keys.tokens);
   detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
   source.range("rebase_keys", keys.batch, keys.tokens);
-  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  auto turn = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
   for (Index t = 0; t < keys.tokens; ++t)
     for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
 }
@@ -18804,8 +18824,8 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   detail::check_turned_pages<Layout>("rebase_keys", pages, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
   pages.check_blocks("rebase_keys");
-  auto turn = detail::turn_between<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
-                                                                  detail::placed(to));
+  auto turn = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
+                                                                    detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
     for (Index t = 0; t < tokens; ++t)
       detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);
@@ -20234,12 +20254,11 @@ owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
                detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
                                " and ", base_width));
   const auto h = static_cast<double>(height), w = static_cast<double>(width),
-             most_h = static_cast<double>(base_height), most_w = static_cast<double>(base_width);
-  const bool tall = h / w > most_h / most_w;
-  const double covered_h = tall ? most_h : std::nearbyint(most_w / w * h),
-               covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
-  const double top = std::nearbyint((most_h - covered_h) / 2),
-               left = std::nearbyint((most_w - covered_w) / 2);
+             max_h = static_cast<double>(base_height), max_w = static_cast<double>(base_width);
+  const bool tall = h / w > max_h / max_w;
+  const double covered_h = tall ? max_h : std::nearbyint(max_w / w * h),
+               covered_w = tall ? std::nearbyint(max_h / h * w) : max_w;
+  const double top = std::nearbyint((max_h - covered_h) / 2), left = std::nearbyint((max_w - covered_w) / 2);
   const owned_array<Real, 1> rows = evenly_spaced_in_crop<Real>(height, top, top + covered_h),
                              columns = evenly_spaced_in_crop<Real>(width, left, left + covered_w);
   return detail::walk_grid<Real>("cogvideox_positions", {frames, height, width},
@@ -21026,8 +21045,8 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
   const Index pairs = heads.table.pairs();
   // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
   // threads of most machines, few enough that their sums are small beside the heads.
-  constexpr Index most_pieces = 64;
-  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
+  constexpr Index max_pieces = 64;
+  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     number_array<double> sums(pairs);

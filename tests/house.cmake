@@ -29,10 +29,10 @@ set(below_models ${below_attention} attention)
 
 # A room's detail/ is its own, but for these doors into it: at most 8.
 set(doors
-  tables/detail/table_row        # rotation turns heads by a row it computes: detail/key_turn.hpp
+  tables/detail/table_row        # rotation turns heads by a row it computes: detail/key_rotator.hpp
   tables/detail/table_view       # rotation reads rows in its inner loop
   rotation/detail/rotation_pass  # attention, caches and block rotate what they have checked
-  rotation/detail/key_turn       # caches turn stored keys
+  rotation/detail/key_rotator       # caches turn stored keys
   attention/detail/attend        # caches attend to rows that they have checked
   cache/detail/cache_step)       # a block finds what is wrong with a whole step before it appends
 list(LENGTH doors count)

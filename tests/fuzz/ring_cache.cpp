@@ -295,11 +295,11 @@ class ring final : public ring_target<T, token> {
   /// hold; counted from the oldest that a query sees if the ring numbers by rank.
   bool is_in_table(const typename base::asking& a, std::size_t table) const {
     bool result = true;
-    const std::int64_t most_rank = std::int64_t{policy_.sinks} + policy_.window - 1;
+    const std::int64_t max_rank = std::int64_t{policy_.sinks} + policy_.window - 1;
     for (Index r = 0; r < batch_; ++r) {
       const Index count = a.counts[static_cast<std::size_t>(r)];
       for (std::int64_t p = seen(r) - count; p >= 0 && p < seen(r); ++p)
-        result = result && tables()[table].contains(relative() ? std::min(p, most_rank) : p);
+        result = result && tables()[table].contains(relative() ? std::min(p, max_rank) : p);
       if (raw() && !relative() && count > 0)
         for (const std::int64_t i : this->row(r).owner)
           result = result && (i < 0 || tables()[table].contains(i));

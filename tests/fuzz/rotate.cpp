@@ -66,7 +66,7 @@ void check_turned(const head_view<const T>& before, const head_view<const T>& af
   const Index pairs = table.pairs();
   const wide u = tolerance::unit_roundoff<A>(), m = static_cast<wide>(table.attention_factor());
   const wide smallest = tolerance::ulp<A>(0), most = static_cast<wide>((std::numeric_limits<A>::max)()) / 8,
-             most_of_type =
+             max_of_type =
                  static_cast<wide>(Eigen::NumTraits<T>::highest()) * (1 - 2 * tolerance::unit_roundoff<T>());
 #if defined(__AVX512BF16__)
   const wide flushed = std::is_same_v<T, Eigen::bfloat16> ? 0x1p-126L : wide(0);  // the processor's rounding
@@ -95,7 +95,7 @@ void check_turned(const head_view<const T>& before, const head_view<const T>& af
         const T got = y[channel[k]];
         // What is not finite, or comes near the end of the range on the way, may become anything, in this pair.
         const wide on_the_way = (testing::abs(a) + testing::abs(c)) * (1 + testing::abs(m) + 1 / m);
-        if (!(on_the_way < most && terms[k] < most_of_type / 2)) continue;
+        if (!(on_the_way < most && terms[k] < max_of_type / 2)) continue;
         const wide rounded = testing::abs(exact[k]) + 8 * u * terms[k];
         const wide scaled = back && m != 1 ? std::max(u, tolerance::unit_roundoff<S>()) : u;
         const wide bound = (back ? 8 * scaled : 3.1L * u) * terms[k] +

@@ -38,9 +38,10 @@
 
 #define ROPE_TEST_ROTATION(layout, inverse, T, S) \
   ROPE_TEST_EXTERN template class rotation<layout, inverse, T, S>;
-#define ROPE_TEST_KEY_TURNS(T)                                                                             \
-  ROPE_TEST_EXTERN template void key_turn<interleaved, T>::apply(const head_view<T>&, Index, Index) const; \
-  ROPE_TEST_EXTERN template void key_turn<half_split, T>::apply(const head_view<T>&, Index, Index) const;
+#define ROPE_TEST_KEY_TURNS(T)                                                                         \
+  ROPE_TEST_EXTERN template void key_rotator<interleaved, T>::apply(const head_view<T>&, Index, Index) \
+      const;                                                                                           \
+  ROPE_TEST_EXTERN template void key_rotator<half_split, T>::apply(const head_view<T>&, Index, Index) const;
 #define ROPE_TEST_NORM_TURN(layout, S, A)                                                       \
   ROPE_TEST_EXTERN template void turn_heads<layout>(const table_view<S>&, double, std::int64_t, \
                                                     token_heads<A>);
@@ -55,7 +56,7 @@
 #define ROPE_TEST_GRADIENT(T)                                                                        \
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
-      const key_sums<arithmetic<T>>&, ordered_turn&, double*);
+      const key_sums<arithmetic<T>>&, sum_order&, double*);
 #define ROPE_TEST_WEIGHTS(T)                                                          \
   ROPE_TEST_EXTERN template void write_weights(const attention_call<T, no_rotation>&, \
                                                std::span<arithmetic<T>>, const rope::this_thread&);

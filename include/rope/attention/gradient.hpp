@@ -73,9 +73,9 @@ inline bool joins_keys(const score_view<float>& x, const attention_shape& shape)
 template <class T>
 void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
                             Index first, Index tokens, const bias_gradient& d_bias,
-                            const key_sums<arithmetic<T>>& sums, ordered_turn& turn, double* d_sinks) {
+                            const key_sums<arithmetic<T>>& sums, sum_order& order, double* d_sinks) {
   attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
-  attention_gradient_block<T>(rows, d_bias, sums, turn).run();
+  attention_gradient_block<T>(rows, d_bias, sums, order).run();
   rows.write_queries();
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
 }
@@ -102,11 +102,11 @@ class attention_gradient_tasks {
 
   template <class Threads>
   void run(const Threads& threads) {
-    const Index heads = tape_.k.batch * tape_.k.heads, at_once = heads_at_once(heads);
+    const Index heads = tape_.k.batch * tape_.k.heads, per_pass = heads_per_pass(heads);
     struct sums {};
-    A* memory = workspace<sums, A>(at_once * head_size());
-    for (Index first = 0; first < heads; first += at_once)
-      run_heads(threads, first, (std::min)(at_once, heads - first), memory);
+    A* memory = workspace<sums, A>(per_pass * head_size());
+    for (Index first = 0; first < heads; first += per_pass)
+      run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
   }
 
   /// Gradients with respect to the sink logits: what the blocks found, in order.
@@ -123,14 +123,14 @@ class attention_gradient_tasks {
  private:
   /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads, and no more
   /// than serve several threads where few queries meet so many keys that memory counts.
-  Index heads_at_once(Index heads) const {
+  Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
   /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless there
-  /// are more threads than find work on it without waiting for their turns. It does not show in the result,
+  /// are more threads than find work on it without waiting for each other. It does not show in the result,
   /// which the order of the blocks of a key head decides; but where all blocks add to one bias it would.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
@@ -165,10 +165,11 @@ class attention_gradient_tasks {
       // The last tokens of a sequence see the most keys: they come first, and the short tasks fill the gaps.
       const Index part = blocks_ - 1 - order, token = part * tokens_;
       // Blocks of one key head share its sums; all may share entries of the bias.
-      ordered_turn turn(d_bias_.is_shared ? tiles : tiles + head * blocks_, d_bias_.is_shared ? task : order);
+      sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
+                         d_bias_.is_shared ? task : order);
       add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
                              token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
-                             sums_of(memory, head), turn,
+                             sums_of(memory, head), in_order,
                              d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
 

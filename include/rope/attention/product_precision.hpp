@@ -36,7 +36,7 @@ namespace detail {
 
 /// The most channels of a head for products of integers: queries have some 256 steps of either sign then, and
 /// more where channels are fewer.
-inline constexpr Index most_integer_products = 65536;
+inline constexpr Index max_integer_products = 65536;
 
 /// \tparam T        channels of queries and outputs
 /// \tparam C        channels of keys and values
@@ -57,10 +57,10 @@ void check_products(const char* function, product_precision products, Index head
                  message(function,
                          ": products of integers need keys that were turned before they were quantized; set "
                          "products to product_precision::full"));
-    if (head_dim > most_integer_products)
+    if (head_dim > max_integer_products)
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": products of integers need a head_dim of at most ",
-                         most_integer_products, ", got ", head_dim));
+                 message(function, ": products of integers need a head_dim of at most ", max_integer_products,
+                         ", got ", head_dim));
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
     ROPE_THROW(std::invalid_argument,
                message(function,

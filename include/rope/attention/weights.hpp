@@ -88,13 +88,13 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
-        const bool blind = call.rules.blind(b, i);
-        if (!blind)
+        const bool no_key_in_range = call.rules.has_no_key_in_range(b, i);
+        if (!no_key_in_range)
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
                        buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
         // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
         const key_set visible = call.rules.keys_of(b, i);
-        for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {
+        for (Index j = visible.hull_begin(); j < visible.hull_end() && !no_key_in_range; j += block) {
           const Index count = (std::min)(block, visible.hull_end() - j);
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
@@ -103,7 +103,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
         }
         for (Index g = 0; g < group; ++g) {
           const auto row = row_of(b, kv * group + g, i);
-          if (blind)
+          if (no_key_in_range)
             std::fill(row.begin(), row.end(), A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);

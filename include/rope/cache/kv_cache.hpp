@@ -114,8 +114,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::key_way_of(table),
-                                          counts, threads);
+      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v,
+                                          detail::key_transform_of(table), counts, threads);
   }
 
   /// Copies new tokens at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -144,7 +144,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v,
-                                             detail::key_way_of(table),
+                                             detail::key_transform_of(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 

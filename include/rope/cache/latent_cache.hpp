@@ -140,7 +140,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             detail::key_way_of(placed("latent_cache::append", table)),
+                                             detail::key_transform_of(placed("latent_cache::append", table)),
                                              tokens_.next_source("latent_cache::append"), counts, threads);
   }
 
@@ -162,10 +162,10 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append_at", rotated_part, latent,
-                                             detail::key_way_of(placed("latent_cache::append_at", table)),
-                                             detail::position_source(positions, latent.tokens), counts,
-                                             threads);
+      tokens_.template store_rotated<Layout>(
+          "latent_cache", "latent_cache::append_at", rotated_part, latent,
+          detail::key_transform_of(placed("latent_cache::append_at", table)),
+          detail::position_source(positions, latent.tokens), counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);

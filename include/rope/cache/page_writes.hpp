@@ -139,20 +139,20 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto way = detail::key_way_of(table);
+  const auto transform = detail::key_transform_of(table);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, way.table, detail::known_range{newest.range()});
-  const auto norm = detail::checked_norm("write_pages", way.norm, k);
+  detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
+  const auto norm = detail::checked_norm("write_pages", transform.norm, k);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
         const auto to = [&](const detail::stored_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
-                                        way.table, detail::contiguous_positions{newest.start(s) + first},
-                                        norm);
+                                        transform.table,
+                                        detail::contiguous_positions{newest.start(s) + first}, norm);
         detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
       });
 }

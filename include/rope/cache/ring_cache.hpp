@@ -163,7 +163,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
+    if constexpr (pair_layout<Layout>)
+      store_next<Layout>(k, v, detail::key_transform_of(table), counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
 
@@ -173,7 +174,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
     const auto placed = detail::placed(table);
-    if (on_axes()) detail::has_token_rows("ring_cache", axes(), placed.table());
+    if (on_axes()) detail::is_coordinate_table("ring_cache", axes(), placed.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;
     if (on_axes())
       detail::require_rotation_on_axes("ring_cache", rotation_, detail::rotation_on_axes<Layout>(placed));
@@ -237,32 +238,34 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   }
 
   template <class Layout, class K, class V, class S, class Norm, class Threads>
-  void store_next(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
-                  const detail::row_counts& counts, const Threads& threads) {
-    const frequency_table<S>& table = way.table.table();
-    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table)) {
+  void store_next(const head_view<K>& k, const head_view<V>& v,
+                  const detail::key_transform<S, Norm>& transform, const detail::row_counts& counts,
+                  const Threads& threads) {
+    const frequency_table<S>& table = transform.table.table();
+    if (on_axes() && detail::is_coordinate_table("ring_cache::append", axes(), table)) {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.rows(), memory_.batch(), k.tokens);
-      store_rotated<Layout>(k, v, way, rows, counts, threads,
+      store_rotated<Layout>(k, v, transform, rows, counts, threads,
                             [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
     } else {
       const auto text = next_source(k.tokens);
-      store_rotated<Layout>(k, v, way, text, counts, threads,
+      store_rotated<Layout>(k, v, transform, text, counts, threads,
                             [&](Index b, Index t, Index /*a*/) { return text(b, t); });
     }
   }
   /// \param coordinate  coordinate(b, t, a) of a new token
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads,
             class CoordinateOf>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
-                     const Source& positions, const detail::row_counts& counts, const Threads& threads,
+  void store_rotated(const head_view<K>& k, const head_view<V>& v,
+                     const detail::key_transform<S, Norm>& transform, const Source& positions,
+                     const detail::row_counts& counts, const Threads& threads,
                      const CoordinateOf& coordinate) {
-    const placed_table<S>& table = way.table;
+    const placed_table<S>& table = transform.table;
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
-    const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
+    const auto norm = detail::checked_norm("ring_cache::append", transform.norm, k);
     rows_.for_each_new(
         k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
         [&](Index b, Index t, Index slot, std::int64_t /*token*/) {

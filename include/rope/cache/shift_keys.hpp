@@ -13,7 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/key_turn.hpp>
+#include <rope/rotation/detail/key_rotator.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
@@ -103,7 +103,7 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
-  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  auto turn = detail::shift_rotator<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index b = 0; b < keys.batch; ++b)
     for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
@@ -143,7 +143,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
-  auto turn = detail::turn_by<Layout, detail::numbers_of<T>>("shift_keys", rotation);
+  auto turn = detail::shift_rotator<Layout, detail::numbers_of<T>>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index t = first; t < first + count; ++t)
     detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
@@ -168,7 +168,7 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
   const auto source = detail::position_source(positions, keys.tokens);
   detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
   source.range("rebase_keys", keys.batch, keys.tokens);
-  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  auto turn = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
   for (Index t = 0; t < keys.tokens; ++t)
     for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
 }
@@ -185,8 +185,8 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   detail::check_turned_pages<Layout>("rebase_keys", pages, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
   pages.check_blocks("rebase_keys");
-  auto turn = detail::turn_between<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
-                                                                  detail::placed(to));
+  auto turn = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
+                                                                    detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
     for (Index t = 0; t < tokens; ++t)
       detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);

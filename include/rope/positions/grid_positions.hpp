@@ -250,12 +250,11 @@ owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
                detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
                                " and ", base_width));
   const auto h = static_cast<double>(height), w = static_cast<double>(width),
-             most_h = static_cast<double>(base_height), most_w = static_cast<double>(base_width);
-  const bool tall = h / w > most_h / most_w;
-  const double covered_h = tall ? most_h : std::nearbyint(most_w / w * h),
-               covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
-  const double top = std::nearbyint((most_h - covered_h) / 2),
-               left = std::nearbyint((most_w - covered_w) / 2);
+             max_h = static_cast<double>(base_height), max_w = static_cast<double>(base_width);
+  const bool tall = h / w > max_h / max_w;
+  const double covered_h = tall ? max_h : std::nearbyint(max_w / w * h),
+               covered_w = tall ? std::nearbyint(max_h / h * w) : max_w;
+  const double top = std::nearbyint((max_h - covered_h) / 2), left = std::nearbyint((max_w - covered_w) / 2);
   const owned_array<Real, 1> rows = evenly_spaced_in_crop<Real>(height, top, top + covered_h),
                              columns = evenly_spaced_in_crop<Real>(width, left, left + covered_w);
   return detail::walk_grid<Real>("cogvideox_positions", {frames, height, width},

@@ -122,13 +122,13 @@ inline bool is_within_2_53(double x) {
 }
 
 /// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
-inline constexpr Index most_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 
 /// The tokens of a run and of the runs before it.
 ///
 /// Throws:  std::length_error if they are too many
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
-  if (tokens > most_tokens_of_prompt - before)
+  if (tokens > max_tokens_of_prompt - before)
     ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
                                           " + ", tokens, " tokens"));
   return before + tokens;
@@ -155,7 +155,7 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
                 vision.frame_step, " for ", vision.frames, " frames"));
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
-    if (extent > 0 && tokens > most_tokens_of_prompt / extent)
+    if (extent > 0 && tokens > max_tokens_of_prompt / extent)
       ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
                                             vision.frames, ", ", vision.height, ", ", vision.width, "]"));
     tokens *= extent;

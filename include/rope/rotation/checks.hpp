@@ -275,13 +275,13 @@ void check_layout(const char* function, Index pairs) {
                    message(function, ": the layout must map a pair to two channels of [0, ", channels,
                            "), got ", u, " and ", v, " for pair ", i));
     }
-    constexpr Index at_once = 1024;
-    bool named[at_once];
-    for (Index begin = 0; begin < channels; begin += at_once) {
-      std::fill_n(named, at_once, false);
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
       for (Index i = 0; i < pairs; ++i)
         for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= at_once) continue;
+          if (channel < begin || channel - begin >= per_pass) continue;
           if (named[channel - begin])
             ROPE_THROW(std::invalid_argument,
                        message(function, ": the layout must name every channel of [0, ", channels,

@@ -59,18 +59,18 @@ no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view
 
 /// What is done to new keys on their way into a cache.
 template <class S, class Norm>
-struct key_way {
+struct key_transform {
   placed_table<S> table;
   Norm norm;
 };
 
 template <rotation_table Table>
-auto key_way_of(const Table& table) {
-  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+auto key_transform_of(const Table& table) {
+  return key_transform<typename Table::scalar, no_norm>{placed(table), {}};
 }
 template <class S, class W>
-auto key_way_of(const normed_table<S, W>& table) {
-  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+auto key_transform_of(const normed_table<S, W>& table) {
+  return key_transform<S, head_norm<W>>{table.table(), table.norm()};
 }
 
 }  // namespace detail
@@ -78,7 +78,7 @@ auto key_way_of(const normed_table<S, W>& table) {
 /// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
 template <class Table>
 concept key_table = requires(const Table& table) {
-  detail::key_way_of(table);
+  detail::key_transform_of(table);
 };
 
 }  // namespace ROPE_ABI

@@ -35,12 +35,12 @@ void check_same_shape(const char* function, const head_view<const T>& x, const h
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
-                    way_back back = way_back::inverse) {
+                    reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   check_same_shape(function, x, out);
   check_memory(function, out);
-  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
@@ -73,10 +73,10 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
-                         way_back back = way_back::inverse) {
+                         reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
-  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 

@@ -94,26 +94,27 @@ struct drawn_rule {
 void check_tile(const drawn_rule& drawn, const detail::visibility& rules, Index b, Index first, Index tokens,
                 Index head, Index heads, Index begin, Index count) {
   detail::block_keys keys(rules, b, first, tokens, head, heads);
-  const bool any = keys.look_at(begin, count);
+  const bool any = keys.enter_tile(begin, count);
   bool all = true, some = false;
   detail::tile_range hull = {0, 0};
   for (Index i = first; i < first + tokens; ++i)
     for (Index h = head; h < head + heads; ++h) {
-      const detail::row_in_tile met = keys.met(i, h);
+      const detail::row_in_tile visible = keys.visible_in_tile(i, h);
       Index seen = 0, outside = 0, left_open = 0;
       for (Index j = 0; j < count; ++j) {
-        const bool inside = j >= met.range.first && j < met.range.last, sees = rules.sees(b, h, i, begin + j);
+        const bool inside = j >= visible.range.first && j < visible.range.last,
+                   sees = rules.sees(b, h, i, begin + j);
         seen += sees ? 1 : 0;
         outside += sees && !inside ? 1 : 0;
         left_open += inside && !sees ? 1 : 0;
       }
       CHECK(outside == 0);
-      if (!met.has_holes) CHECK(left_open == 0);
+      if (!visible.has_holes) CHECK(left_open == 0);
       if (drawn.exact(rules)) {
-        CHECK((seen > 0) == !met.range.empty());
-        CHECK(met.has_holes == (left_open > 0));
+        CHECK((seen > 0) == !visible.range.empty());
+        CHECK(visible.has_holes == (left_open > 0));
       }
-      if (!met.range.empty()) hull.include(met.range);
+      if (!visible.range.empty()) hull.include(visible.range);
       all = all && seen == count;
       some = some || seen > 0;
     }
@@ -180,13 +181,13 @@ TEST_CASE("tiles that nobody sees are left out, whoever hides them", "[attention
   for (const attention_options& options : said) {
     const detail::visibility rules(options, {1, tokens, tokens, 1, 8});
     for (Index first = 0; first < tokens; first += 128) {
-      std::vector<Index> met;
+      std::vector<Index> visible;
       detail::block_keys(rules, 0, first, 128, 0, 1).for_each_tile(128, [&](Index begin, Index) {
-        met.push_back(begin);
+        visible.push_back(begin);
       });
       std::vector<Index> expected;
       for (Index begin = first / 256 * 256; begin <= first; begin += 128) expected.push_back(begin);
-      CHECK(met == expected);
+      CHECK(visible == expected);
     }
   }
 }

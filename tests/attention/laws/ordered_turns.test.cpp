@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tasks that take turns add to every tile in their own order, on any number of threads.
+// Tasks add to every tile in their own order, on any number of threads.
 #include <rope/attention/detail/ordered_sums.hpp>
 
 #include <atomic>
@@ -14,7 +14,7 @@
 #include "support/random.hpp"
 
 using rope::Index;
-using rope::detail::ordered_turn;
+using rope::detail::sum_order;
 
 namespace {
 
@@ -44,12 +44,12 @@ TEST_CASE("tasks visit a tile in their order", "[attention]") {
       std::atomic<Index> meetings = 0;
       std::vector<std::atomic<int>> inside(std::size_t(step * tiles));
       rope::detail::parallel_tasks(testing::own_threads{threads}, tasks, work, [&](Index task) {
-        ordered_turn turn(at.tiles.data() + task % step * tasks, task / step);
+        sum_order order(at.tiles.data() + task % step * tasks, task / step);
         for (Index tile = 0; tile < tiles; ++tile) {
           if (!visits[std::size_t(task)][std::size_t(tile)]) continue;
-          turn.begin(tile);
+          order.begin(tile);
           if ((task + tile) % 3 == 0) std::this_thread::yield();
-          turn.wait(tile);
+          order.wait(tile);
           const auto sum = std::size_t(task % step * tiles + tile);
           if (++inside[sum] != 1) ++meetings;
           if ((task + tile) % 5 == 0) std::this_thread::yield();
@@ -71,14 +71,14 @@ TEST_CASE("tasks visit a tile in their order", "[attention]") {
 TEST_CASE("nobody waits for a task that ended early", "[attention]") {
   places at;
   const auto leave = [&](Index task) {
-    ordered_turn turn(at.tiles.data(), task);
-    turn.begin(2);
+    sum_order order(at.tiles.data(), task);
+    order.begin(2);
     throw std::runtime_error("out of memory, say");
   };
   CHECK_THROWS_AS(leave(0), std::runtime_error);
-  ordered_turn turn(at.tiles.data(), 1);
-  turn.begin(0);
-  turn.wait(8);  // returns
-  CHECK(at.tiles[0] == ordered_turn::finished);
+  sum_order order(at.tiles.data(), 1);
+  order.begin(0);
+  order.wait(8);  // returns
+  CHECK(at.tiles[0] == sum_order::finished);
   CHECK(at.tiles[1] == 0);
 }

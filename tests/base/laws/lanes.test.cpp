@@ -100,7 +100,7 @@ void check_lanes() {
 /// Pairs 0, 1, ... with the first channel `pair` and the second `pair` + 100.
 template <class T, class P>
 void check_pairs() {
-  if constexpr (has_packets<T, P> && can_take_apart<T, P>) {
+  if constexpr (has_packets<T, P> && can_split_even_odd<T, P>) {
     using A = arithmetic<T>;
     constexpr Index L = lanes<P>;
     std::vector<T> from;

@@ -9,12 +9,12 @@
 #include "support/random.hpp"
 
 using rope::Index;
-using rope::detail::channels_at_once;
+using rope::detail::channels_per_step;
 using rope::detail::sum_of_products;
 
 TEMPLATE_TEST_CASE("a sum of products holds every product once", "[base]", float, double) {
   testing::random numbers(testing::seed());
-  constexpr Index most = 3 * channels_at_once + 5;
+  constexpr Index most = 3 * channels_per_step + 5;
   std::vector<TestType> x, y;
   std::int64_t expected = 0;  // all sums are integers below 2^24, so exact in any order
   for (Index count = 0; count <= most; ++count) {
@@ -31,13 +31,13 @@ TEST_CASE("a product of doubles is fused with its sum as multiply_add fuses it",
   volatile double step = 0x1p-30;           // not a constant: clang fuses those anywhere
   const double x = 1 + step, y = 1 - step;  // x y - 1 = -2^-60 where it is rounded once, else 0
   const double expected = rope::detail::multiply_add(x, y, -1.0);
-  for (const Index count : {2 * channels_at_once, channels_at_once + 1}) {
+  for (const Index count : {2 * channels_per_step, channels_per_step + 1}) {
     CAPTURE(count);
     std::vector<double> a(static_cast<std::size_t>(count)), b(a.size());
     a[0] = -1;
     b[0] = 1;
-    a[channels_at_once] = x;
-    b[channels_at_once] = y;
+    a[channels_per_step] = x;
+    b[channels_per_step] = y;
     CHECK(sum_of_products(a.data(), b.data(), count) == expected);
   }
 }

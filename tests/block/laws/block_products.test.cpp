@@ -50,7 +50,7 @@ testing::wide bound(Index depth) {
 TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape", "[block]", float, double) {
   using T = TestType;
   testing::random random(17);
-  const Index most = rope::detail::terms_at_once;
+  const Index most = rope::detail::terms_per_pass;
   for (const Index depth : {Index{0}, Index{1}, Index{19}, most, most + 1, 2 * most + 5})
     for (const auto& [rows, cols] : std::vector<std::pair<Index, Index>>{
              {1, 1}, {2, 65}, {6, 8}, {12, 32}, {13, 33}, {24, 64}, {49, 31}, {97, 5}})

@@ -311,7 +311,7 @@ TEST_CASE("products of integers have the same bits wherever keys are", "[cache]"
   const std::uint64_t seed = 5310;
   testing::random numbers(seed);
   // As few queries as are not multiplied in full: how many these are goes by the registers.
-  const Index most = rope::detail::most_decode_rows<float, std::int8_t>({}) / (heads / kv_heads);
+  const Index most = rope::detail::max_decode_rows<float, std::int8_t>({}) / (heads / kv_heads);
   const Index tokens = 300, queries = (std::min)(Index{2}, most), page_size = GENERATE(1, 3, 16, 130);
   CAPTURE(seed, page_size, queries);
   owned<float> k(numbers, tokens, kv_heads, head_dim), v(numbers, tokens, kv_heads, value_dim),

@@ -33,9 +33,9 @@ class cache_target {
   cache_target(const cache_target&) = delete;
   cache_target& operator=(const cache_target&) = delete;
 
-  void run(int most_steps) {
+  void run(int max_steps) {
     check_all();
-    for (int steps = 0; steps < most_steps && !b_.empty(); ++steps) {
+    for (int steps = 0; steps < max_steps && !b_.empty(); ++steps) {
       step();
       check_all();
     }

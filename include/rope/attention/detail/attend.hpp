@@ -134,7 +134,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
 /// whether keys are float or 16-bit, as both are to give the same bits. (8192 keys of 128 float channels,
 /// Zen 4, without and with packing, in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
 template <class A, class C>
-Index most_decode_rows(const attention_options& options) {
+Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
@@ -146,7 +146,7 @@ template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
-  if (call.q.tokens * call.group() <= most_decode_rows<arithmetic<T>, C>(call.rules.options()))
+  if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);

@@ -37,7 +37,7 @@ class block_keys {
     struct keys_of_tokens {};
     struct keys_of_rows {};
     keys_ = workspace<keys_of_tokens, key_set>(tokens);
-    met_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
+    visible_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
     for (Index t = 0; t < tokens; ++t) {
       const key_set keys = keys_[t] = rules.keys_of(b, first + t);
       seen_by_all_ = {(std::max)(seen_by_all_.first, keys.hull_begin()),
@@ -66,16 +66,16 @@ class block_keys {
       // Nothing is seen between the sinks and the window.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
       const Index count = (std::min)(size, end_ - n * size);
-      if (look_at(n * size, count)) tile(n * size, count);
+      if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
 
   /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
-  bool look_at(Index begin, Index count) {
+  bool enter_tile(Index begin, Index count) {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
       if (!all_see_all_ || hull_.last != count)
-        std::fill_n(met_, tokens_ * heads_, row_in_tile{{0, count}, false});
+        std::fill_n(visible_, tokens_ * heads_, row_in_tile{{0, count}, false});
       hull_ = {0, count};
       all_see_all_ = true;
       return true;
@@ -85,9 +85,9 @@ class block_keys {
     const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
     for (Index t = 0; t < tokens_; ++t)
       for (Index h = 0; h < heads_; ++h) {
-        const row_in_tile met = met_[t * heads_ + h] = look(t, h, count, held);
-        all_see_all_ = all_see_all_ && met.sees_all(count);
-        hull_.include(met.range);
+        const row_in_tile visible = visible_[t * heads_ + h] = find_visible(t, h, count, held);
+        all_see_all_ = all_see_all_ && visible.sees_all(count);
+        hull_.include(visible.range);
       }
     return !hull_.empty();
   }
@@ -97,8 +97,8 @@ class block_keys {
   const tile_range& hull() const { return hull_; }
   bool all_see_all() const { return all_see_all_; }
   /// What one query sees of the tile.
-  const row_in_tile& met(Index token, Index head) const {
-    return met_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+  const row_in_tile& visible_in_tile(Index token, Index head) const {
+    return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
 
  private:
@@ -122,27 +122,27 @@ class block_keys {
   }
 
   /// \param held  the positions of the keys of the tile, where they are in no order
-  row_in_tile look(Index t, Index h, Index count, const position_range& held) const {
-    row_in_tile met = meet(keys_[t], begin_of_tile_, count);
+  row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
+    row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
-    if (!held.empty() && !met.range.empty()) {
+    if (!held.empty() && !visible.range.empty()) {
       const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
       const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
-      if (!admits.meets(held.smallest, held.largest)) return {{0, 0}, false};
+      if (!admits.overlaps(held.smallest, held.largest)) return {{0, 0}, false};
       if (!admits.covers(held.smallest, held.largest))
-        hide(met, [&](Index j) { return !admits(positions[j]); });
+        hide(visible, [&](Index j) { return !admits(positions[j]); });
     }
-    if (const auto& mask = rules_.options().mask; mask && !met.range.empty()) {
+    if (const auto& mask = rules_.options().mask; mask && !visible.range.empty()) {
       const bool* row = mask.at(b_, head, token) + begin_of_tile_ * mask.key_step();
       if (mask.key_step() == 1)
-        hide(met, row);
+        hide(visible, row);
       else
-        hide(met, [&](Index j) { return !row[j * mask.key_step()]; });
+        hide(visible, [&](Index j) { return !row[j * mask.key_step()]; });
     }
-    if (const auto& bias = rules_.options().bias; bias && !met.range.empty())
-      hide(met, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+    if (const auto& bias = rules_.options().bias; bias && !visible.range.empty())
+      hide(visible, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
            visibility::hides);
-    return met;
+    return visible;
   }
 
   const visibility& rules_;
@@ -157,7 +157,7 @@ class block_keys {
   Index begin_of_tile_ = 0;
   tile_range hull_ = {0, 0};
   bool all_see_all_ = false;
-  row_in_tile* met_;  // [tokens, heads]
+  row_in_tile* visible_;  // [tokens, heads]
 };
 
 /// The queries of a strip: row r is head head_of(r) of token token_of(r).
@@ -168,21 +168,21 @@ struct strip_rows {
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
-/// A strip of at most `most_rows` queries of a block, and its present tile of keys.
-template <Index most_rows>
+/// A strip of at most `max_rows` queries of a block, and its present tile of keys.
+template <Index max_rows>
 struct strip_in_tile {
   const visibility& rules;
   strip_rows rows;
   const block_keys& keys;
   Index begin;
   tile_range hull = {0, 0};  // keys of the tile that any row may see
-  row_in_tile met[std::size_t(most_rows)];
+  row_in_tile visible[std::size_t(max_rows)];
 
   strip_in_tile(const block_keys& of, const strip_rows& strip)
       : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
     for (Index r = 0; r < rows.count; ++r) {
-      met[r] = keys.met(rows.token_of(r), rows.head_of(r));
-      hull.include(met[r].range);
+      visible[r] = keys.visible_in_tile(rows.token_of(r), rows.head_of(r));
+      hull.include(visible[r].range);
     }
   }
 
@@ -191,7 +191,7 @@ struct strip_in_tile {
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
     return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
-                      begin, met[r].range, hidden);
+                      begin, visible[r].range, hidden);
   }
 
   /// The entries of the bias of row r, from that of key 0 on.
@@ -202,12 +202,12 @@ struct strip_in_tile {
   /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
-      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
+      for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
   }
 
   /// Calls body(j, kept) for the keys of the part of row r.
   void for_each_kept(Index r, const auto& body) const {
-    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
+    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }
 };
 

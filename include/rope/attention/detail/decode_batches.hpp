@@ -12,14 +12,14 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// In which order decoding reads keys and values: in turns of a few tokens, of one head or of all heads one
-/// after the other, whichever lies together in memory. While a turn is worked on, the next one is prefetched.
+/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads one
+/// after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Keys or values of a tile that are read in one turn: runs at regular strides, of the head that is worked
+/// Keys or values of a tile of one batch: runs at regular strides, of the head that is worked
 /// on, and what each prefetches meanwhile.
 template <class C>
 struct key_runs {
@@ -45,62 +45,62 @@ struct key_place {
 
 /// \tparam C  channels of keys and values
 template <class C>
-class decode_turns {
+class decode_batches {
  public:
   /// \param heads  key heads that are worked on
   /// \param rows   queries of each
-  decode_turns(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
+  decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
-        heads_at_once_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_turn(heads_at_once_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
+        tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // Integers are so few bytes that prefetching them a second time costs more than it saves.
-        again_(heads_at_once_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
+        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
   /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
-  Index heads_at_once() const { return heads_at_once_; }
+  Index heads_per_pass() const { return heads_per_pass_; }
 
-  /// The turn of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
+  /// The batch of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
   /// key where tokens_ is even: keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
-  key_runs<C> turn_from(const token_source<C>& x, Index head, Index begin, Index j,
-                        const tile_range& hull) const {
-    key_runs<C> turn;
-    turn.b = b_;
-    turn.head = head;
-    turn.begin = begin;
+  key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j,
+                         const tile_range& hull) const {
+    key_runs<C> batch;
+    batch.b = b_;
+    batch.head = head;
+    batch.begin = begin;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
-    while (j < end && turn.count < most) {
-      const Index i = turn.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
-      turn.run[i] = {j, next};
-      turn.rows[i] = next_.has(x, head, i, begin + j) ? next_.rows[i] : x.at(b_, begin + j, head);
+    while (j < end && batch.count < most) {
+      const Index i = batch.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
+      batch.run[i] = {j, next};
+      batch.rows[i] = next_.has(x, head, i, begin + j) ? next_.rows[i] : x.at(b_, begin + j, head);
       j = next;
     }
-    return turn;
+    return batch;
   }
 
-  /// Run i of a turn prefetches what is read in its place in the next turn: of x, from `after` on.
-  void ask_ahead(key_runs<C>& turn, const token_source<C>& x, const key_place& after) {
+  /// Run i of a batch prefetches what is read in its place in the next batch: of x, from `after` on.
+  void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
-    next_.count = turn.count;
-    for (Index i = 0; i < turn.count; ++i) {
-      const Index token = after.token + turn.run[i].first - turn.first();
+    next_.count = batch.count;
+    for (Index i = 0; i < batch.count; ++i) {
+      const Index token = after.token + batch.run[i].first - batch.first();
       next_.token[i] = token < after.end ? token : after.token;
       next_.rows[i] = x.at(b_, next_.token[i], after.kv);
-      turn.ahead[i] = ahead_from(x, next_.rows[i]);
+      batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Goes to head first_head + `heads` of a turn of x. After each run it reads the following one, and after
-  /// the last run what ask_ahead was given, as many heads behind.
-  void go_to(key_runs<C>& turn, const token_source<C>& x, Index first_head, Index heads) const {
-    const Index step = (first_head + heads - turn.head) * x.head_stride;
-    turn.head = first_head + heads;
-    for (Index i = 0; i < turn.count; ++i) turn.rows[i] += step;
-    for (Index i = 0; i + 1 < turn.count; ++i) turn.ahead[i].continues_with(turn.rows[i + 1]);
-    turn.ahead[turn.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
+  /// Goes to head first_head + `heads` of a batch of x. After each run it reads the following one, and after
+  /// the last run what prefetch_next was given, as many heads behind.
+  void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
+    const Index step = (first_head + heads - batch.head) * x.head_stride;
+    batch.head = first_head + heads;
+    for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
+    for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
+    batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
 
  private:
@@ -119,11 +119,11 @@ class decode_turns {
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
 
-  /// The present turn and the next one fit the first-level cache (32 KiB) where heads are read one by one,
-  /// else the second-level cache. (On Zen 5 turns of twice the size take 1.15 times as long.)
+  /// The present batch and the next one fit the first-level cache (32 KiB) where heads are read one by one,
+  /// else the second-level cache. (On Zen 5 batches of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
-  static Index tokens_of_turn(Index heads, Index head) {
+  static Index tokens_of_batch(Index heads, Index head) {
     // 64 tokens of integers are too few bytes to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
@@ -133,10 +133,10 @@ class decode_turns {
   /// The memory of tokens from `first` on, of the heads that are read together.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
-    return {first, (heads_at_once_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
+    return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
 
-  /// Where the turn is that the present one asked for, so that it need not be looked for in a block table.
+  /// Where the batch is that the present one prefetched, so that it need not be looked up in a block table.
   struct place_of_next {
     const token_source<C>* source = nullptr;
     Index head = 0, count = 0;
@@ -151,7 +151,7 @@ class decode_turns {
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
-  Index heads_at_once_, tokens_;
+  Index heads_per_pass_, tokens_;
   Index run_;    // tokens, at most
   Index again_;  // tokens before its use that a line is asked for again
   place_of_next next_;

@@ -139,7 +139,7 @@ class decode_split {
         factors_(call.rules),
         first_row_(part.first_row),
         rows_(part.rows),
-        turns_(call.k, call.v, part.b, part.heads, part.rows),
+        batches_(call.k, call.v, part.b, part.heads, part.rows),
         operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_tile_sums {};
@@ -155,18 +155,19 @@ class decode_split {
 
   void run() {
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
-    // are. Then all heads take turns, a few tokens each.
-    const Index at_once = turns_.heads_at_once(), last_head = first_head_ + heads_;
-    for (Index kv = first_head_; kv < last_head; kv += at_once) {
-      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), at_once * call_.group());
-      for (Index head = kv; head < kv + at_once; ++head) start(head, keys);
+    // are. Then all heads alternate, a few tokens each.
+    const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
+    for (Index kv = first_head_; kv < last_head; kv += per_pass) {
+      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
+      for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
       const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
                   end = (std::min)(keys.end(), (split_ + 1) * results_.split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
-        const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
-        const key_place after = last_tile ? key_place{last ? kv : kv + at_once, begin, end}
+        const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
+        const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
                                           : key_place{kv, tile + shape::tile, end};
-        if (keys.look_at(tile, (std::min)(shape::tile, end - tile))) attend_tile(keys, kv, at_once, after);
+        if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
+          attend_tile(keys, kv, per_pass, after);
       }
     }
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
@@ -233,28 +234,28 @@ class decode_split {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
     for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> turn = turns_.turn_from(call_.k, head, begin, j, hull);
-      j = turn.last();
+      key_runs<C> batch = batches_.batch_from(call_.k, head, begin, j, hull);
+      j = batch.last();
       const token_source<C>& x = j == hull.last ? call_.v : call_.k;
       const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
-      turns_.ask_ahead(turn, x, place);
+      batches_.prefetch_next(batch, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.go_to(turn, call_.k, head, kv - head);
-        for (Index i = 0; i < turn.count; ++i) operands_.score(turn, i, scores_of(kv));
+        batches_.go_to(batch, call_.k, head, kv - head);
+        for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
       }
     }
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
     for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> turn = turns_.turn_from(call_.v, head, begin, j, hull);
-      j = turn.last();
+      key_runs<C> batch = batches_.batch_from(call_.v, head, begin, j, hull);
+      j = batch.last();
       const token_source<C>& x = j == hull.last ? call_.k : call_.v;
       const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
-      turns_.ask_ahead(turn, x, place);
+      batches_.prefetch_next(batch, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
-        turns_.go_to(turn, call_.v, head, kv - head);
+        batches_.go_to(batch, call_.v, head, kv - head);
         for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
           if (!careful(kv, strip))
-            operands_.add_values(turn, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+            operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
                                  strip == 0);
       }
     }
@@ -307,7 +308,7 @@ class decode_split {
   Index split_, place_, first_head_, heads_;
   score_factors factors_;
   Index first_row_, rows_;
-  decode_turns<C> turns_;
+  decode_batches<C> batches_;
   A* scores_;              // [heads, rows, tile]
   sum_type* tile_sums_;    // [heads, rows, value_dim]
   A* sums_;                // [heads, rows, value_dim]

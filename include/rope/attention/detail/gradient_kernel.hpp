@@ -33,7 +33,7 @@
 ///     dv_j = sum_i w_ij g_i
 ///
 /// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them one after the other (detail/ordered_turns.hpp), so they are the same for any number of threads.
+/// them one after the other (detail/ordered_sums.hpp), so they are the same for any number of threads.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -80,7 +80,7 @@ class strip_slopes {
 
   /// Calls pair(j) for every key of the tile that row r sees.
   void for_each_visible(Index r, const auto& pair) {
-    const tile_range range = met(r).range;
+    const tile_range range = visible_in_tile(r).range;
     if (range.empty()) return;
     strip_.mark_hidden(r, hidden_);
     for (Index j = range.first; j < range.last; ++j)
@@ -88,7 +88,7 @@ class strip_slopes {
   }
 
  private:
-  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
 
   static void clear(A* weights, A* slopes, Index first, Index last) {
@@ -98,8 +98,9 @@ class strip_slopes {
 
   /// Caps and biases the scores of row r, and drops products. False where it sees none.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
-    const tile_range range = met(r).range;
-    if (range.empty() || (met(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last)) return false;
+    const tile_range range = visible_in_tile(r).range;
+    if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
+      return false;
     if (options().softcap > 0) {
       const tile_range whole = packets_of<L>(range);
       hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
@@ -123,7 +124,7 @@ class strip_slopes {
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
@@ -135,7 +136,7 @@ class strip_slopes {
     }
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
-    if (met(r).has_holes)
+    if (visible_in_tile(r).has_holes)
       for (Index j = range.first; j < range.last; ++j) {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
@@ -179,10 +180,10 @@ class attention_gradient_block {
 
   /// \param rows  the block's queries
   /// \param sums  of the key head that they share
-  /// \param turn  the block's place among those that add to `sums`
+  /// \param order  the block's place among those that add to `sums`
   attention_gradient_block(attention_gradient_rows<T>& rows, const bias_gradient& d_bias,
-                           const key_sums<A>& sums, ordered_turn& turn)
-      : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), turn_(turn) {}
+                           const key_sums<A>& sums, sum_order& order)
+      : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), order_(order) {}
 
   /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
   void run() {
@@ -192,21 +193,21 @@ class attention_gradient_block {
  private:
   void add_tile(Index begin, Index count) {
     const Index tile = begin / shape::tile;
-    turn_.begin(tile);
+    order_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
     // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
     const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
-      turn_.wait_for_the_end();
+      order_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
-      turn_.wait(tile);
+      order_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
       const strip_slopes<A> slopes = weigh(s);
       if (!careful) add_to_queries(s, slopes.hull());
     }
     if (careful) return add_visible(tile);
-    turn_.wait(tile);
+    order_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
 
@@ -307,7 +308,7 @@ class attention_gradient_block {
   const attention_gradient_scratch<T>& m_;
   bias_gradient d_bias_;
   key_sums<A> sums_;
-  ordered_turn& turn_;
+  sum_order& order_;
 };
 
 }  // namespace detail

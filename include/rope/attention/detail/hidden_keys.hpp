@@ -44,7 +44,7 @@ struct row_in_tile {
 };
 
 /// The part of a query's keys that lies in [begin, begin + count), relative to begin.
-inline row_in_tile meet(const key_set& keys, Index begin, Index count) {
+inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
   };

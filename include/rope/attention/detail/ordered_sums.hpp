@@ -19,16 +19,16 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The place of one task among those that share sums with it.
-class ordered_turn {
+class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
 
   /// \param tiles  per task, the tile that it works on; 0 at first
-  ordered_turn(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
-  ordered_turn(const ordered_turn&) = delete;
-  ordered_turn& operator=(const ordered_turn&) = delete;
+  sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
+  sum_order(const sum_order&) = delete;
+  sum_order& operator=(const sum_order&) = delete;
   /// Also when the task ends by an exception: nobody waits for it any more.
-  ~ordered_turn() { publish(finished); }
+  ~sum_order() { publish(finished); }
 
   /// Everything below `tile` is added to, or left alone.
   void begin(Index tile) { publish(tile); }

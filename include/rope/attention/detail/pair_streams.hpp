@@ -99,7 +99,7 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   using block_type = row_block<typename Products::stored>;
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  requests_again again = {};
+  repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
@@ -140,12 +140,13 @@ struct value_pairs {
 template <int rows, int blocks, class Products, class Load>
 EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& values,
                                               typename Products::sum* sums_in_memory, Index sum_stride,
-                                              const Load& load, stream_ahead* ahead, requests_again again) {
+                                              const Load& load, stream_ahead* ahead,
+                                              repeated_prefetch again) {
   using pairs = typename Products::pairs;
   using sums = typename Products::sums;
   constexpr Index width = 2 * Products::lanes;
   constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
-                  together = (std::max)(Index{2}, tokens_of_request(bytes));
+                  together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
   for (int n = 0; n < blocks; ++n)
     for (int r = 0; r < rows; ++r) {
@@ -165,7 +166,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     }
   };
   const auto ask = [&](auto tokens) {
-    if (ahead != nullptr) request<tokens(), bytes>(*ahead, again);
+    if (ahead != nullptr) prefetch_batch<tokens(), bytes>(*ahead, again);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
@@ -201,8 +202,8 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   using stored = typename Products::stored;
   constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8, blocks = packets / 2;
   constexpr Index width = 2 * Products::lanes;
-  const requests_again first =
-      ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : requests_again{};
+  const repeated_prefetch first =
+      ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
   const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
   const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
   Index c = 0;

@@ -38,7 +38,7 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 
 /// The addresses to ask for again, one token after the other: those of the present rows, then those of what
 /// is read after them.
-struct requests_again {
+struct repeated_prefetch {
   std::uintptr_t address;  // 0: nothing is asked for again
   Index stride;            // bytes from token to token
   Index left;              // tokens until `next`; 0 where there is none
@@ -46,7 +46,7 @@ struct requests_again {
   Index next_stride;
 
   /// The same for what is `bytes` behind in every token.
-  EIGEN_ALWAYS_INLINE requests_again behind(Index bytes) const {
+  EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
     return {address + distance, stride, left, next + distance, next_stride};
@@ -84,7 +84,7 @@ class stream_ahead {
   }
   /// What to ask for again while the `count` present `rows` are worked on.
   template <class X>
-  EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count) const {
+  EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
     const Index stride = row_ + gap_, left = count - tokens_;
     if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
@@ -109,14 +109,14 @@ class stream_ahead {
 /// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as
 /// many instructions as the products of four rows with a line of values. (Zen 3: decoding took 1.25 times as
 /// long.)
-constexpr Index tokens_of_request(Index bytes) {
+constexpr Index tokens_per_prefetch(Index bytes) {
   return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
 }
 
 /// Asks for the share of `tokens` present tokens, of `bytes` each, in what is read after them, and again for
 /// what is used soon.
 template <Index tokens, Index bytes>
-EIGEN_ALWAYS_INLINE void request(stream_ahead& ahead, requests_again& again) {
+EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
   for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
     prefetch_line(next + static_cast<std::uintptr_t>(byte));

@@ -46,7 +46,7 @@ template <class Layout, class T, class S, class Source, class Threads>
 void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& table,
                                 const Source& positions, const Threads& threads) {
   if (table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, way_back::transpose);
+    rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, reverse_rotation::transpose);
 }
 
 // Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
@@ -58,13 +58,13 @@ struct attending_queries {
   std::int64_t unused;  // a position of the table
 
   std::int64_t operator()(Index b, Index t) const {
-    return rule.blind(b, t) ? unused : rule.query_position(b, t);
+    return rule.has_no_key_in_range(b, t) ? unused : rule.query_position(b, t);
   }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
     for (Index b = 0; b < batch; ++b)
       for (Index t = 0; t < tokens; ++t)
-        if (!rule.blind(b, t)) range.include(rule.query_position(b, t));
+        if (!rule.has_no_key_in_range(b, t)) range.include(rule.query_position(b, t));
     return range;
   }
 };

@@ -88,8 +88,9 @@ class tile_softmax {
       : strip_(keys, strip) {
     strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met(r).has_holes || met(r).range.first != strip_.hull.first ||
-               met(r).range.last != strip_.hull.last;
+      hides_ = hides_ || visible_in_tile(r).has_holes ||
+               visible_in_tile(r).range.first != strip_.hull.first ||
+               visible_in_tile(r).range.last != strip_.hull.last;
   }
 
   /// Keys of the tile that any row sees, and those that have scores besides.
@@ -106,7 +107,7 @@ class tile_softmax {
       A* row = scores + r * tile;
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of<L>(met(r).range);
+      const tile_range whole = packets_of<L>(visible_in_tile(r).range);
       A found = largest_of(row, whole);
       if (!all_finite(&found, 1)) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
@@ -125,20 +126,20 @@ class tile_softmax {
   const A* shrink() const { return shrink_; }
   /// Whether row r sees key j of the tile.
   bool sees(Index r, Index j) const {
-    const tile_range& range = met(r).range;
-    return range.first <= j && j < range.last && !(met(r).has_holes && hidden_[r][j]);
+    const tile_range& range = visible_in_tile(r).range;
+    return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
   }
 
   /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
   /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
-    const tile_range range = met(r).range;
+    const tile_range range = visible_in_tile(r).range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
       A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
       for (Index j = range.first; j < range.last; ++j) {
-        if (met(r).has_holes && hidden_[r][j]) continue;
+        if (visible_in_tile(r).has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
@@ -151,12 +152,12 @@ class tile_softmax {
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
 
-  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
 
   /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
   bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
     if (options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
@@ -166,10 +167,10 @@ class tile_softmax {
       row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
     });
     A seen = row[range.first];
-    if (met(r).has_holes) {
+    if (visible_in_tile(r).has_holes) {
       const Index first = strip_.mark_hidden(r, hidden_[r]);
       if (first == range.last) {
-        strip_.met[r].range = {0, 0};
+        strip_.visible[r].range = {0, 0};
         return false;
       }
       const key_mark<A>* hidden = hidden_[r];
@@ -189,7 +190,7 @@ class tile_softmax {
 
   /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
-    const tile_range range = met(r).range, whole = packets_of<L>(range);
+    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
       std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
@@ -201,10 +202,10 @@ class tile_softmax {
       store(row + j, weight);
       sum = add(sum, weight);
     }
-    if (met(r).has_holes || whole.first != range.first || whole.last != range.last) {
+    if (visible_in_tile(r).has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (met(r).has_holes)
+      if (visible_in_tile(r).has_holes)
         for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));

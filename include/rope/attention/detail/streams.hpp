@@ -21,7 +21,7 @@
 /// from where they are.
 ///
 /// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. requests_ahead.hpp has what is asked for meanwhile.
+/// is loaded serves several products. prefetch.hpp has what is asked for meanwhile.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -113,7 +113,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  requests_again again = {};
+  repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
     constexpr Index scored = sizeof...(key);
@@ -132,7 +132,7 @@ struct value_run {
   row_block<V> rows;
   Index count;
   stream_ahead* ahead;
-  requests_again again;
+  repeated_prefetch again;
 };
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
@@ -143,7 +143,7 @@ template <class A, int rows, int packets, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
-  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_of_request(bytes);
+  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
@@ -156,9 +156,9 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   };
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
-    requests_again again = run.again.behind(c * Index(sizeof(V)));
+    repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
     const auto add = [&](auto tokens) {
-      if (asks) request<tokens(), bytes>(*run.ahead, again);
+      if (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
       for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
         step(value, std::make_index_sequence<std::size_t(rows)>{},
              std::make_index_sequence<std::size_t(packets)>{});

@@ -54,7 +54,7 @@ struct position_rule {
     return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
   }
   /// Whether some position of [low, high] may be admitted.
-  bool meets(std::int64_t low, std::int64_t high) const {
+  bool overlaps(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
   /// Whether all of them are.
@@ -104,7 +104,7 @@ class visibility {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
       for (Index i = 0; i < shape_.queries; ++i)
-        if (!blind(b, i)) range.include(query_position(b, i));
+        if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
     return range;
   }
   position_range key_range() const {
@@ -122,7 +122,7 @@ class visibility {
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
   /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
-  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
+  bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
 
   /// The keys that the ranges admit for query i of row b.
   key_set keys_of(Index b, Index i) const {

@@ -36,9 +36,9 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
 }
 
 /// Numbers that a loop over channels takes together.
-inline constexpr int channels_at_once = 16;
+inline constexpr int channels_per_step = 16;
 
-/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_at_once are summed apart,
+/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_per_step are summed apart,
 /// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
 /// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
 /// copy of the loop.
@@ -47,17 +47,17 @@ inline constexpr int channels_at_once = 16;
 ///                compiler may choose the faster way
 template <bool exact = false, class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_at_once] = {};
+  double sums[channels_per_step] = {};
   Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once) {
-    double a[channels_at_once], b[channels_at_once];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_at_once; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_at_once; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_at_once; ++l)
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
       sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
   }
   for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_at_once / 2; width > 0; width /= 2)
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
     for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
   return sums[0];
 }

@@ -8,7 +8,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
+/// Even and odd channels: a run of channels split into a packet of each.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -65,18 +65,18 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   } else
 #endif
   {
-    A apart[2 * lanes<P>];
-    store(apart, even);
-    store(apart + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = apart[i], to[2 * i + 1] = apart[lanes<P> + i];
+    A numbers[2 * lanes<P>];
+    store(numbers, even);
+    store(numbers + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
 
-/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. The other way,
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
 /// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
-/// faster depends on how often entries are loaded (faster_form). bfloat16 is always taken apart, at no cost.
+/// faster depends on how often entries are loaded (kernel_variant). bfloat16 is always split, at no cost.
 template <class T, class P>
-inline constexpr bool can_take_apart =
+inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
     (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
 #endif
@@ -84,7 +84,7 @@ inline constexpr bool can_take_apart =
 
 #if defined(EIGEN_VECTORIZE_SSE)
 // x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
-// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was taken apart.
+// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was split.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }

@@ -84,13 +84,13 @@ struct operand {
 
 /// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
 /// panels of a tile in a core's own.
-inline constexpr Index terms_at_once = 256;
+inline constexpr Index terms_per_pass = 256;
 
 /// Rows that are packed together: whole strips and whole packets.
 template <class A>
-inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
 
-/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
+/// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
 /// strip of rows and one panel.
 template <class A>
 EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
@@ -100,7 +100,7 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
   strip_sums<A, shape::packets> sums;
   sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
   for (Index d = 0; d < terms; ++d)
-    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
+    sums.multiply_add_row(strip + d * rows_per_pass<A>, 1, panel + d * shape::width);
   sums.for_each([&](auto r, auto n) {
     const P sum = sums.sum[r * shape::packets + n];
     A* to = out + r * stride + n * lanes<P>;
@@ -122,10 +122,10 @@ void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out
     }
 }
 
-/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
+/// packed[d * rows_per_pass + r] = a(r, d), zero for r from `rows` on.
 template <class A>
 void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
-  constexpr Index all = rows_at_once<A>;
+  constexpr Index all = rows_per_pass<A>;
   if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
   for (Index d = 0; d < terms; ++d) {
     std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
@@ -148,20 +148,20 @@ void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
 }
 
 /// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
-/// terms_at_once terms and then added.
+/// terms_per_pass terms and then added.
 template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
   using shape = panel_shape<A>;
-  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_per_pass<A>;
   if (depth == 0 && !add)
     for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
   struct product_numbers {};
-  const Index most = (std::min)(depth, terms_at_once);
+  const Index most = (std::min)(depth, terms_per_pass);
   A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
   A* const panels = strips + most * block;
-  for (Index first = 0; first < depth; first += terms_at_once) {
-    const Index terms = (std::min)(terms_at_once, depth - first);
+  for (Index first = 0; first < depth; first += terms_per_pass) {
+    const Index terms = (std::min)(terms_per_pass, depth - first);
     const bool adds = add || first > 0;
     pack_panels(b.from(first, 0), terms, cols, panels);
     for (Index r = 0; r < rows; r += block) {
@@ -220,18 +220,18 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
 template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
-  constexpr int at_once = registers >= 32 ? 4 : 2;
+  constexpr int per_pass = registers >= 32 ? 4 : 2;
   // A few weights stay in the nearest cache while all tokens meet them.
-  constexpr Index weights_at_once = 8;
-  for (Index c = 0; c < cols; c += weights_at_once) {
-    const Index here = (std::min)(weights_at_once, cols - c);
+  constexpr Index weights_per_pass = 8;
+  for (Index c = 0; c < cols; c += weights_per_pass) {
+    const Index here = (std::min)(weights_per_pass, cols - c);
     Index t = 0;
     const auto run = [&]<int count>(std::integral_constant<int, count>) {
       for (; t + count <= tokens; t += count)
         multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
                             out + t * out_stride + c, out_stride);
     };
-    run(std::integral_constant<int, at_once>{});
+    run(std::integral_constant<int, per_pass>{});
     run(std::integral_constant<int, 2>{});
     run(std::integral_constant<int, 1>{});
   }
@@ -385,9 +385,9 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
       auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
       sums.setZero();
-      for (Index first = 0; first < d_y.rows(); first += terms_at_once) {
+      for (Index first = 0; first < d_y.rows(); first += terms_per_pass) {
         some.setZero();
-        for (Index t = first; t < (std::min)(first + terms_at_once, d_y.rows()); ++t)
+        for (Index t = first; t < (std::min)(first + terms_per_pass, d_y.rows()); ++t)
           some += numbers(by + t * d_y.stride(), at.rows);
         sums += some;
       }

@@ -49,7 +49,7 @@ class axes_call {
         table_(table),
         threads_(threads) {
     cache.template check_table<Layout>(table);
-    const bool by_rows = has_token_rows("attention", cache.axes(), table.table());
+    const bool by_rows = is_coordinate_table("attention", cache.axes(), table.table());
     if constexpr (may_be_raw) {
       if (cache.storage() == key_storage::raw) {
         check_all_tokens(by_rows);

@@ -14,7 +14,7 @@
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/key_turn.hpp>
+#include <rope/rotation/detail/key_rotator.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>
@@ -64,7 +64,7 @@ inline void check_axes(const char* function, Index cache_axes, Index axes) {
 ///
 /// Throws:  std::invalid_argument if the angles are not those of positions or of coordinates on these axes
 template <class S>
-bool has_token_rows(const char* function, Index axes, const frequency_table<S>& table) {
+bool is_coordinate_table(const char* function, Index axes, const frequency_table<S>& table) {
   if (table.source() == table_source::positions) return false;
   if (table.source() != table_source::coordinates)
     ROPE_THROW(std::invalid_argument,
@@ -138,7 +138,7 @@ inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation&
 
 /// What turns keys by steps along all axes at once, without the attention_factor.
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_along_axes(const placed_table<S>& placed) {
+key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   number_array<phase> steps(table.pairs(), 1, phase{});
   for (Index i = 0; i < steps.size(); ++i)
@@ -164,8 +164,8 @@ class turn_between_axes {
   }
 
  private:
-  static key_turn<Layout, T> checked(const char* function, Index axes, bool text_only,
-                                     const placed_table<From>& from, const placed_table<To>& to) {
+  static key_rotator<Layout, T> checked(const char* function, Index axes, bool text_only,
+                                        const placed_table<From>& from, const placed_table<To>& to) {
     const Index pairs = from.table().pairs();
     if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
       ROPE_THROW(
@@ -173,8 +173,8 @@ class turn_between_axes {
           message(function, ": both tables must have the same pairs and begin at the same channel, got ",
                   pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(), " and ",
                   to.first_channel()));
-    const bool from_axes = has_token_rows(function, axes, from.table()),
-               to_axes = has_token_rows(function, axes, to.table());
+    const bool from_axes = is_coordinate_table(function, axes, from.table()),
+               to_axes = is_coordinate_table(function, axes, to.table());
     if (!text_only && !(from_axes && to_axes))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
@@ -192,7 +192,7 @@ class turn_between_axes {
 
   const frequency_table<From>& from_;
   const frequency_table<To>& to_;
-  key_turn<Layout, T> turn_;
+  key_rotator<Layout, T> turn_;
 };
 
 }  // namespace detail

@@ -84,7 +84,7 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
     ROPE_THROW(std::invalid_argument,
                message(function, ": raw keys on ", cache.axes(),
                        " axes are read by a table of all tokens, append and attend to them by hand"));
-  if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  if (!is_coordinate_table(function, cache.axes(), table.table())) return false;
   if (chunk_of(cache, tokens) < tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),

@@ -58,7 +58,7 @@ class cached_call {
   }
 
   void run() {
-    if (attend_together()) return;
+    if (attend_in_one_call()) return;
     for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
       const std::span<const std::int64_t> positions = newest(cache_, b, q.tokens);
       if (counts_by_rank(cache_))
@@ -164,7 +164,7 @@ class cached_call {
   }
 
   /// The whole batch in one call, where its keys are at positions 0, 1, 2, ...
-  bool attend_together() const {
+  bool attend_in_one_call() const {
     if constexpr (is_ring<Cache>) {
       return false;
     } else {
@@ -212,7 +212,7 @@ class cached_call {
   void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
                       std::span<const std::int64_t> positions) const {
     if constexpr (is_ring<Cache> && rotates) {
-      const Index kv_heads = cache_.kv_heads(), step = heads_at_once();
+      const Index kv_heads = cache_.kv_heads(), step = heads_per_pass();
       const Index group = kv_heads == 0 ? 0 : q.heads / kv_heads;
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
@@ -268,7 +268,7 @@ class cached_call {
 
   /// Key heads of one inner call: all where sums are asked for, which lie head beside head; else one, so that
   /// its copy stays in the processor's cache.
-  Index heads_at_once() const {
+  Index heads_per_pass() const {
     return options_.log_sum_exp.empty() ? Index{1} : (std::max)(Index{1}, cache_.kv_heads());
   }
 

@@ -21,7 +21,7 @@
 #include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/key_turn.hpp>
+#include <rope/rotation/detail/key_rotator.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
@@ -103,33 +103,34 @@ class stored_tokens {
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const key_way<S, Norm>& way, const row_counts& counts, const Threads& threads) {
-    if (on_axes() && has_token_rows(function, coordinates_.axes(), way.table.table()))
-      store_rotated<Layout>(owner, function, k, v, way,
-                            checked_token_rows(function, way.table.table().rows(), memory_.batch(), k.tokens),
-                            counts, threads);
+                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
+    if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
+      store_rotated<Layout>(
+          owner, function, k, v, transform,
+          checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
+          threads);
     else
-      store_rotated<Layout>(owner, function, k, v, way, next_source(function), counts, threads);
+      store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
   }
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const key_way<S, Norm>& way, const Source& positions, const row_counts& counts,
-                     const Threads& threads) {
-    const placed_table<S>& table = way.table;
+                     const key_transform<S, Norm>& transform, const Source& positions,
+                     const row_counts& counts, const Threads& threads) {
+    const placed_table<S>& table = transform.table;
     const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
     if (storage_ == key_storage::raw) refuse_raw_keys(function);
     check_table<Layout>(owner, table);
     constexpr bool by_rows = std::is_same_v<Source, token_rows>;
-    if (!by_rows && on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
+    if (!by_rows && on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
       ROPE_THROW(std::invalid_argument,
                  message(function,
                          ": a table of coordinates says where its tokens are, append them without "
                          "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads,
-                                                  checked_norm(function, way.norm, k));
+                                                  checked_norm(function, transform.norm, k));
     if (on_axes() && !rows_.empty())
       rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
     else
@@ -143,7 +144,7 @@ class stored_tokens {
 
   template <class Layout, class S>
   void check_table(const char* owner, const placed_table<S>& table) const {
-    if (on_axes()) has_token_rows(owner, coordinates_.axes(), table.table());
+    if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;
     if (on_axes())
       require_rotation_on_axes(owner, rotation_, rotation_of<Layout>(table));
@@ -163,7 +164,7 @@ class stored_tokens {
         for (Index t = 0; t < rows_.size(b); ++t)
           turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
     } else {
-      auto turn = turn_between<Layout, numbers_of<T>>(function, from, to);
+      auto turn = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
       for (Index t = 0; t < memory_.slot_count(); ++t)
         for (Index b = 0; b < memory_.batch(); ++b)
           if (t < rows_.size(b))
@@ -199,7 +200,7 @@ class stored_tokens {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
     auto turn = on_axes() ? turn_along_axes<Layout, numbers_of<T>>(table)
-                          : turn_by<Layout, numbers_of<T>>(function, table);
+                          : shift_rotator<Layout, numbers_of<T>>(function, table);
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)

@@ -263,8 +263,8 @@ class gguf_importer {
     constexpr const char* name = "rope.dimension_sections";
     const auto sections = reader_.numbers(name, range::whole);
     if (!sections) return;
-    if (static_cast<Index>(sections->size()) > most_sections)
-      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(most_sections) +
+    if (static_cast<Index>(sections->size()) > max_sections)
+      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(max_sections) +
                                             " values, got " + std::to_string(sections->size()));
     Index sum = 0;
     for (const double value : *sections) {

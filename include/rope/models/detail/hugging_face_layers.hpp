@@ -190,7 +190,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   if (defaults.crosses)
     for (const double layer : text.numbers("cross_attention_layers", range::whole)
                                   .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
-      if (layer < static_cast<double>(types.empty() ? layers.value_or(most_layers) : to_index(types.size())))
+      if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
         without.push_back(static_cast<Index>(layer));
   const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {

@@ -83,8 +83,8 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
   const Index pairs = group.frequencies.pairs();
   std::vector<Index>& sections = group.mrope_sections;
-  if (given && static_cast<Index>(given->size()) > most_sections)
-    rope.refuse(key, "must have at most " + std::to_string(most_sections) + " values, got " +
+  if (given && static_cast<Index>(given->size()) > max_sections)
+    rope.refuse(key, "must have at most " + std::to_string(max_sections) + " values, got " +
                          std::to_string(given->size()));
   if (given)
     for (const double count : *given) sections.push_back(static_cast<Index>(count));

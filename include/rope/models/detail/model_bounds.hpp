@@ -18,13 +18,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-constexpr Index most_layers = 16384, most_groups = 1024, most_pairs_of_groups = 32768, most_sections = 8;
+constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
 constexpr std::size_t longest_layer_type = 128;  // characters
 
 namespace range {
 
 inline constexpr number_rule layers{
-    [](double x) { return count.holds(x) && x <= static_cast<double>(most_layers); },
+    [](double x) { return count.holds(x) && x <= static_cast<double>(max_layers); },
     "must be a positive whole number up to 16384"};
 
 }  // namespace range
@@ -39,8 +39,8 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
   if (layers > 0 && length != static_cast<std::size_t>(layers))
     return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
            std::to_string(length);
-  if (length > static_cast<std::size_t>(most_layers))
-    return "must have one value per layer, at most " + std::to_string(most_layers) + ", got " +
+  if (length > static_cast<std::size_t>(max_layers))
+    return "must have one value per layer, at most " + std::to_string(max_layers) + ", got " +
            std::to_string(length);
   return {};
 }
@@ -54,13 +54,13 @@ class group_allowance {
   void take(const char* function, const std::string& where, Index pairs) {
     ++groups_;
     pairs_ += pairs;
-    if (groups_ > most_groups)
+    if (groups_ > max_groups)
       ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
-                                                most_groups, " groups of layers, got ", groups_));
-    if (pairs_ > most_pairs_of_groups)
+                                                max_groups, " groups of layers, got ", groups_));
+    if (pairs_ > max_pairs_of_groups)
       ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
                                                 " must not bring the pairs of all groups of layers above ",
-                                                most_pairs_of_groups, ", got ", pairs_));
+                                                max_pairs_of_groups, ", got ", pairs_));
   }
 
  private:

@@ -140,8 +140,8 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
   const Index pairs = heads.table.pairs();
   // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
   // threads of most machines, few enough that their sums are small beside the heads.
-  constexpr Index most_pieces = 64;
-  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
+  constexpr Index max_pieces = 64;
+  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     number_array<double> sums(pairs);

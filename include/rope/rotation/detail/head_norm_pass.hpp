@@ -26,14 +26,14 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_at_once begin with the first
+/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
 /// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
 /// first aligned one as scalars, which -ffast-math may round in another way.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
-  using step = Eigen::Array<A, channels_at_once, 1>;
+  using step = Eigen::Array<A, channels_per_step, 1>;
   Index d = 0;
-  for (; d + channels_at_once <= count; d += channels_at_once)
+  for (; d + channels_per_step <= count; d += channels_per_step)
     Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
   for (; d < count; ++d) out[d] = x[d] * r * g[d];
 }

@@ -87,9 +87,9 @@ EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
 /// more than 256 bytes apart, processors do not fetch ahead (0.58 of the speed of x *= a, in order 0.93; Zen
 /// 4).
 ///
-/// \tparam apart  even and odd channels are taken apart into two packets; interleaved, these are the first
+/// \tparam split_even_odd  even and odd channels are split into two packets; interleaved, these are the first
 ///                and the second channels of pairs
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 struct rotation_step;
 
 /// What read_early returns where the two channels of a pair are neighbours.
@@ -143,7 +143,7 @@ struct rotation_step<interleaved, T, P, false> {
   }
 };
 
-/// half_split in bfloat16, taken apart.
+/// half_split in bfloat16, even and odd channels split.
 template <class P>
 struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   using T = Eigen::bfloat16;
@@ -174,7 +174,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   }
 };
 
-/// interleaved, taken apart.
+/// interleaved, even and odd channels split.
 template <class T, class P>
 struct rotation_step<interleaved, T, P, true> {
   static constexpr Index pairs = lanes<P>;
@@ -200,27 +200,28 @@ struct rotation_step<interleaved, T, P, true> {
   }
 };
 
-template <class Layout, class T, class P, bool apart>
-inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, apart>::pairs;
+template <class Layout, class T, class P, bool split_even_odd>
+inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, split_even_odd>::pairs;
 
 /// Steps in a block: its table entries take half of the registers.
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
-                                              sizeof(rotation_step<Layout, T, P, apart>);
+                                              sizeof(rotation_step<Layout, T, P, split_even_odd>);
 
-template <class Layout, class T, class P, bool apart>
+template <class Layout, class T, class P, bool split_even_odd>
 inline constexpr Index pairs_in_block =
-    Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
+    Index(steps_in_block<Layout, T, P, split_even_odd>) * rotation_step<Layout, T, P, split_even_odd>::pairs;
 
 /// Rotates the pairs of n steps from pair `first` on, of every head.
 ///
 /// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
 ///               last pairs, some of which the step before it turns too. It is read before anything is
 ///               written, or it would turn these twice in place.
-template <class Layout, class P, bool apart, bool tail, class T, class S, bool inverse, std::size_t... k>
+template <class Layout, class P, bool split_even_odd, bool tail, class T, class S, bool inverse,
+          std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
                                       Index first) {
-  using step = rotation_step<Layout, T, P, apart>;
+  using step = rotation_step<Layout, T, P, split_even_odd>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   const step last(row, tail ? row.pairs - step::pairs : first);
   // Local copies: a compiler has to assume that the stores below change x and row, and would read them again.
@@ -244,27 +245,27 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
 /// Rotates pairs [first, row.pairs) of every head: as many blocks of n steps as fit, then blocks of fewer
 /// steps, of which the last also turns the pairs that do not fill a step. Rows shorter than a step turn in
 /// smaller packets, or one pair at a time.
-template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
+template <class Layout, class P, std::size_t n, bool split_even_odd, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs, block = Index(n) * step;
+  constexpr Index step = rotation_step<Layout, T, P, split_even_odd>::pairs, block = Index(n) * step;
   constexpr auto steps = std::make_index_sequence<n>{};
   for (;; first += block) {
     const Index left = row.pairs - first - block;  // behind another block
     if (left < 0) break;
     if (left == 0 || left >= step) {
-      rotate_block<Layout, P, apart, false>(steps, x, row, first);
+      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, first);
       if (left == 0) return;
     } else if constexpr (n <= 2) {
-      rotate_block<Layout, P, apart, true>(steps, x, row, first);
+      rotate_block<Layout, P, split_even_odd, true>(steps, x, row, first);
       return;
     } else {
       break;
     }
   }
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, apart>(x, row, first);
+    rotate_blocks<Layout, P, n / 2, split_even_odd>(x, row, first);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, apart>(x, row, first);
+    rotate_blocks<Layout, half_packet<P>, 1, split_even_odd>(x, row, first);
   else
     rotate_scalars<Layout>(x, row, first);
 }

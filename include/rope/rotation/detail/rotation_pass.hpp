@@ -26,7 +26,7 @@ namespace detail {
 
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
-enum class way_back { inverse, transpose };
+enum class reverse_rotation { inverse, transpose };
 
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
@@ -36,15 +36,16 @@ class rotation {
 
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-           way_back back = way_back::inverse)
+           reverse_rotation back = reverse_rotation::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
         first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
+    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
+    if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
+      scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
@@ -94,12 +95,12 @@ class rotation {
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
 
-  /// Whether one head, or heads_together at a time, are the fastest way through rows of several blocks where
+  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks where
   /// the data is larger than a core's own cache. Where the heads of a token are next to each other,
   /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
-    return heads_together > 1 && table_.pairs <= two_blocks &&
+    return heads_per_table_read > 1 && table_.pairs <= two_blocks &&
            (std::is_same_v<Layout, interleaved> || !is_token_major());
   }
 
@@ -108,16 +109,17 @@ class rotation {
   /// rotation of a head.
   ///
   /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
-  template <bool apart>
+  template <bool split_even_odd>
   bool run_whole_blocks(Index b, Index first, Index last, const std::int64_t* positions,
                         Index streams) const {
-    using form = faster_form<Layout, T>;
+    using form = kernel_variant<Layout, T>;
     using P = packet<A>;
-    constexpr bool again = apart == form::read_again_apart;
+    constexpr bool again = split_even_odd == form::split_if_reloaded;
     if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
-    if (!is_whole_blocks<Layout, T, apart>(table_.pairs)) return false;
-    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::holds_between_buffers) return false;
-    constexpr Index pairs = pairs_in_block<Layout, T, P, apart>, group = again ? heads_together : 0;
+    if (!is_whole_blocks<Layout, T, split_even_odd>(table_.pairs)) return false;
+    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::resident_faster_out_of_place) return false;
+    constexpr Index pairs = pairs_in_block<Layout, T, P, split_even_odd>,
+                    group = again ? heads_per_table_read : 0;
     const bool in_groups = streams_ && table_.pairs > pairs;
     if (in_groups && !(again && takes_groups(2 * pairs))) return false;
     if (x_.heads > 1) {
@@ -127,12 +129,13 @@ class rotation {
         return false;
     }
     const Index tokens = streams >= x_.heads ? last - first : block();
-    with_steps_of_blocks<Layout, T, apart>(table_.pairs, [&](auto steps) {
+    with_steps_of_blocks<Layout, T, split_even_odd>(table_.pairs, [&](auto steps) {
       for (Index begin = first; begin < last; begin += tokens)
         for (Index h = 0; h < x_.heads; h += streams) {
           const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
           const auto rotate_some = [&](auto together) {
-            rotate_tokens<apart, together>(steps, b, begin, end, positions + (begin - first), h, heads);
+            rotate_tokens<split_even_odd, together>(steps, b, begin, end, positions + (begin - first), h,
+                                                    heads);
           };
           if (in_groups)
             rotate_some(std::integral_constant<Index, group>{});
@@ -145,7 +148,7 @@ class rotation {
 
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
-  EIGEN_ALWAYS_INLINE void ask_for(const T* in, Index heads, std::int64_t position) const {
+  EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr std::uintptr_t line = 64;
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
     for (Index h = 0; h < heads; ++h)
@@ -156,7 +159,7 @@ class rotation {
 
   /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
   /// for all other numbers of steps, this one no longer held the strides of heads in registers.
-  template <bool apart, Index together, class Steps>
+  template <bool split_even_odd, Index together, class Steps>
   EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
                                        const std::int64_t* positions, Index head, Index heads) const {
     // Local copies: a compiler has to assume that a store of channels changes members, and would read them
@@ -171,7 +174,7 @@ class rotation {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : last - first;
     for (Index t = first; t < last; ++t) {
       if (t + ahead < last)
-        ask_for(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
+        prefetch_heads(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
       const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
                                     in_head_stride, out_head_stride};
       const std::int64_t position = positions[t - first];
@@ -182,7 +185,7 @@ class rotation {
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
       with_row<T>(row, converts_rows_, [&](const auto& entries) {
         if constexpr (std::is_same_v<decltype(entries.scale), A>)
-          rotate_whole_blocks<Layout, packet<A>, apart, together>(steps, token, entries);
+          rotate_whole_blocks<Layout, packet<A>, split_even_odd, together>(steps, token, entries);
         else
           rotate_token<Layout>(token, entries, streams_);
       });
@@ -240,8 +243,8 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
   const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
   if constexpr (turns_in_packets<Layout, T, A>) {
-    using form = faster_form<Layout, T>;
-    constexpr bool held = form::held_apart, again = form::read_again_apart;
+    using form = kernel_variant<Layout, T>;
+    constexpr bool held = form::split_if_resident, again = form::split_if_reloaded;
     const bool several = x_.heads > 1, pays = !several || last - first > 1;
     if (pays && several && run_whole_blocks<held>(b, first, last, positions, streams)) return;
     if (pays && (!several || held != again) && run_whole_blocks<again>(b, first, last, positions, streams))
@@ -252,7 +255,7 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
       const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
       for (Index t = begin; t < end; ++t) {
         if (const Index later = t + tokens_ahead_; later > t && later < end)
-          ask_for(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
+          prefetch_heads(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
         rotate_heads(b, t, positions[t - first], h, heads);
       }
     }
@@ -261,7 +264,8 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
+                const Source& positions, const Threads& threads = {},
+                reverse_rotation back = reverse_rotation::inverse) {
   const rotation<Layout, inverse, T, S> all(x, out, table, back);
   parallel_pieces(threads, all.tokens(), all.bytes(),
                   [&](Index first, Index last) { all.run(positions, first, last); });
@@ -271,7 +275,8 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
 /// nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
+                 const Source& positions, const Threads& threads,
+                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();

@@ -26,7 +26,7 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The most packets of one head: the entries of each are held in two registers.
-inline constexpr Index most_shifted_packets = 8;
+inline constexpr Index max_shifted_packets = 8;
 
 /// Whether a line of the cache is one packet, and there are registers for the entries of a head.
 template <class P>
@@ -153,13 +153,13 @@ bool rotate_shifted(token_heads<T> x, table_row<S, inverse> row) {
       channels_to_line<P>(x.out) != shift)
     return false;
   if constexpr (std::is_same_v<Layout, interleaved>) {
-    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > most_shifted_packets) return false;
-    with_count<std::size_t(most_shifted_packets) + 1>(width / L, [&](auto each) {
+    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > max_shifted_packets) return false;
+    with_count<std::size_t(max_shifted_packets) + 1>(width / L, [&](auto each) {
       if constexpr (each.size() > 1) rotate_shifted_pairs<P>(x, row, shift, each);
     });
   } else {
-    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > most_shifted_packets) return false;
-    with_count<std::size_t(most_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
+    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > max_shifted_packets) return false;
+    with_count<std::size_t(max_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
       if constexpr (each.size() > 0) rotate_shifted_halves<P>(x, row, shift, each);
     });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_KEY_TURN_HPP
-#define ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#ifndef ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
+#define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 
 #include <cstddef>
 #include <cstdint>
@@ -27,11 +27,11 @@ namespace detail {
 
 /// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
 template <class Layout, class T>
-class key_turn {
+class key_rotator {
   using A = arithmetic<T>;
 
  public:
-  key_turn(number_array<phase> step, double m, Index first_channel)
+  key_rotator(number_array<phase> step, double m, Index first_channel)
       : step_(std::move(step)),
         now_(static_cast<std::size_t>(step_.size())),
         m_(m),
@@ -74,7 +74,7 @@ class key_turn {
 
 // Not inline, so that programs can have it compiled once (`extern template`).
 template <class Layout, class T>
-void key_turn<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
+void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
   if (keys.heads == 0) return;  // its data may be null
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
@@ -96,7 +96,7 @@ number_array<phase> steps_of(const frequency_table<S>& table) {
 ///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed) {
+key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   if (table.source() != table_source::positions)
     ROPE_THROW(std::invalid_argument,
@@ -111,8 +111,8 @@ key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed)
 /// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
 ///          positions, with exact angles
 template <class Layout, class T, class From, class To>
-key_turn<Layout, T> turn_between(const char* function, const placed_table<From>& placed_from,
-                                 const placed_table<To>& placed_to) {
+key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
+                                      const placed_table<To>& placed_to) {
   const frequency_table<From>& from = placed_from.table();
   const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
@@ -139,4 +139,4 @@ key_turn<Layout, T> turn_between(const char* function, const placed_table<From>&
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
