@@ -38,7 +38,7 @@ endmacro()
 
 # How many files that the classes of transformers write import; laws/reference_classes.test.cpp imports them.
 file(READ ${root}/tests/recorded/models/transformers_classes.json classes)
-file(READ ${root}/tests/recorded/models/transformers_refused.json refusals)
+file(READ ${root}/tests/recorded/models/transformers_rejected.json refusals)
 string(REGEX MATCHALL "\"kind\": \"text\"" classes "${classes}")
 list(LENGTH classes class_count)
 string(JSON class_refused LENGTH "${refusals}" written)

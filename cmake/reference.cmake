@@ -1,8 +1,8 @@
-# `cmake --workflow --preset reference`: the reference of every public header, one page for each room, in
+# `cmake --workflow --preset reference`: the reference of every public header, one page for each module, in
 # build/reference/html. A warning of Doxygen is an error.
 find_package(Doxygen REQUIRED)
 set(DOXYGEN_FILE_PATTERNS *.hpp)
-set(DOXYGEN_EXCLUDE_PATTERNS */detail/* */base/simd/* */rotation/*_checks.hpp)
+set(DOXYGEN_EXCLUDE_PATTERNS */detail/* */base/simd/* */rotation/checks.hpp)
 set(DOXYGEN_EXCLUDE_SYMBOLS rope::detail rope::detail::*)
 set(DOXYGEN_INPUT_FILTER "${CMAKE_COMMAND} -P ${CMAKE_CURRENT_LIST_DIR}/reference_filter.cmake")
 set(DOXYGEN_STRIP_FROM_PATH ${PROJECT_SOURCE_DIR}/include)

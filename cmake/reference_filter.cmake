@@ -1,7 +1,7 @@
 # What Doxygen reads of a header: cmake/reference.cmake runs it as  cmake -P reference_filter.cmake HEADER
 #
 # The inline namespace, whose name is that of the compiler's flags, is left out; what follows a member on its line documents
-# it; everything in a room is a member of the group with its name, which is one page; and what says nothing to a reader is left
+# it; everything in a module is a member of the group with its name, which is one page; and what says nothing to a reader is left
 # out: overloads that only tell what is wrong with a call (include/rope/rotation/checks.hpp), copies and moves that
 # the compiler makes, and deduction guides.
 set(file "${CMAKE_ARGV3}")
@@ -18,26 +18,26 @@ string(REGEX REPLACE "\n *friend (constexpr )?bool operator==[^;{]* = default;" 
 string(REGEX REPLACE "\ntemplate <[^;{}]*>\n?[^;{}]*[a-z_]+\\([^;{}]*\\)\n? *->[^;{}]*;" "" text "${text}")
 
 set(title_of_base "Base: memory, messages, threads")
-set(title_of_frequencies "Frequencies: how fast does a pair turn?")
-set(title_of_positions "Positions: where is a token?")
-set(title_of_tables "Tables: which cos and sin?")
-set(title_of_rotation "Rotation: turn!")
-set(title_of_attention "Attention: who looks at whom?")
-set(title_of_cache "Cache: what was seen before?")
-set(title_of_block "Block: a whole attention layer")
-set(title_of_models "Models: which of all this is my model?")
-set(room none)
+set(title_of_frequencies "Frequencies and context extension")
+set(title_of_positions "Positions")
+set(title_of_tables "Tables of cos and sin")
+set(title_of_rotation "Rotation")
+set(title_of_attention "Attention")
+set(title_of_cache "KV cache")
+set(title_of_block "Attention layer")
+set(title_of_models "Importing models")
+set(module none)
 if(file MATCHES "/rope/([a-z]+)(/[a-z0-9_/]+)?[.]hpp$")
-  set(room ${CMAKE_MATCH_1})
+  set(module ${CMAKE_MATCH_1})
 endif()
-if(DEFINED title_of_${room})
-  string(REPLACE "\nnamespace rope {\n" "\nnamespace rope {\n/// \\addtogroup ${room} ${title_of_${room}}\n/// @{\n" text "${text}")
+if(DEFINED title_of_${module})
+  string(REPLACE "\nnamespace rope {\n" "\nnamespace rope {\n/// \\addtogroup ${module} ${title_of_${module}}\n/// @{\n" text "${text}")
   string(REPLACE "\n}  // namespace rope\n" "\n/// @}\n}  // namespace rope\n" text "${text}")
 endif()
 if(file MATCHES "/rope[.]hpp$")
-  string(APPEND text "\n/// \\mainpage\n/// Rotary position embeddings on Eigen, room by room:\n///\n")
-  foreach(room IN ITEMS frequencies positions tables rotation attention cache block models base)
-    string(APPEND text "/// - \\ref ${room} \"${title_of_${room}}\"\n")
+  string(APPEND text "\n/// \\mainpage\n/// Rotary position embeddings on Eigen, module by module:\n///\n")
+  foreach(module IN ITEMS frequencies positions tables rotation attention cache block models base)
+    string(APPEND text "/// - \\ref ${module} \"${title_of_${module}}\"\n")
   endforeach()
 endif()
 

@@ -1395,8 +1395,9 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }  // namespace rope
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
-/// so how a row of channels is cut into packets never shows in the result.
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
+/// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
+/// never shows in the result.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
@@ -12009,9 +12010,9 @@ class rotation {
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
-  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks where
-  /// the data is larger than a core's own cache. Where the heads of a token are next to each other,
-  /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
+  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks
+  /// where the data is larger than L2. Where the heads of a token are next to each other, half_split is 1.03
+  /// times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
     return heads_per_table_read > 1 && table_.pairs <= two_blocks &&

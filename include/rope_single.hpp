@@ -170,8 +170,8 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
-/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights, and
-/// partial results merged.
+/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights,
+/// and partial results merged.
 
 #ifndef ROPE_ATTENTION_ATTENTION_HPP
 #define ROPE_ATTENTION_ATTENTION_HPP
@@ -554,8 +554,9 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }  // namespace rope
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
-/// so how a row of channels is cut into packets never shows in the result.
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
+/// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
+/// never shows in the result.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6470,9 +6471,9 @@ class rotation {
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
-  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks where
-  /// the data is larger than a core's own cache. Where the heads of a token are next to each other,
-  /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
+  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks
+  /// where the data is larger than L2. Where the heads of a token are next to each other, half_split is 1.03
+  /// times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
     return heads_per_table_read > 1 && table_.pairs <= two_blocks &&
@@ -6787,7 +6788,7 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
 }
 /// Numbers that a loop over channels takes together.
 inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_per_step are summed apart,
+/// The sum of first(d) second(d) over [0, count). The products of each d modulo channels_per_step are summed,
 /// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
 /// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
 /// copy of the loop.
@@ -7253,8 +7254,8 @@ void for_groups_of_rows(Index rows, const Body& body) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
-/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads one
-/// after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
+/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
+/// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -13769,8 +13770,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_QUANTIZE_HPP
-/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back: copied,
-/// rotated, or normalised and rotated, each rounded once.
+/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
+/// copied, rotated, or normalised and rotated, each rounded once.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {

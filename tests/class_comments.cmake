@@ -7,7 +7,7 @@
 #   ///     cache.append<Layout>(k, v, table);
 #
 # 1. Every class and struct that users name has code in its comment.
-# 2. All code in the comments of a room, functions included, stands in tests/<room>/laws/uses.test.cpp, white space aside.
+# 2. All code in the comments of a module, functions included, stands in tests/<module>/laws/uses.test.cpp, white space aside.
 #
 # -DROOT=<dir> looks at another copy of include/ and tests/.
 
@@ -42,7 +42,7 @@ function(read_code where rest program)
       string(FIND "${program}" " ${code}" behind_space)
       string(FIND "${program}" "{${code}" behind_brace)
       if(behind_space EQUAL -1 AND behind_brace EQUAL -1)
-        string(APPEND complaints "\n  ${where} shows code that its room's laws/uses.test.cpp does not run: ${code}")
+        string(APPEND complaints "\n  ${where} shows code that its module's laws/uses.test.cpp does not run: ${code}")
       endif()
     endif()
   endwhile()
@@ -54,10 +54,10 @@ file(GLOB headers RELATIVE ${root}/include/rope ${root}/include/rope/*/*.hpp)
 set(classes 0)
 set(pieces 0)
 foreach(header IN LISTS headers)
-  cmake_path(GET header PARENT_PATH room)
+  cmake_path(GET header PARENT_PATH module)
   set(program "")
-  if(EXISTS ${root}/tests/${room}/laws/uses.test.cpp)
-    file(READ ${root}/tests/${room}/laws/uses.test.cpp program)
+  if(EXISTS ${root}/tests/${module}/laws/uses.test.cpp)
+    file(READ ${root}/tests/${module}/laws/uses.test.cpp program)
     squeeze("${program}" program)
   endif()
   file(READ ${root}/include/rope/${header} text)

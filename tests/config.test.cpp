@@ -19,20 +19,20 @@ bool contains(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("the index type is Eigen's, signed and as wide as a pointer", "[house][config]") {
+TEST_CASE("the index type is Eigen's, signed and as wide as a pointer", "[library][config]") {
   STATIC_REQUIRE(std::is_same_v<rope::Index, Eigen::Index>);
   STATIC_REQUIRE(std::is_signed_v<rope::Index>);
   STATIC_REQUIRE(sizeof(rope::Index) == sizeof(void*));
 }
 
-TEST_CASE("the version is written once, as text and as numbers", "[house][config]") {
+TEST_CASE("the version is written once, as text and as numbers", "[library][config]") {
   CHECK(std::string(ROPE_VERSION_STRING) ==
         TEXT(ROPE_VERSION_MAJOR) "." TEXT(ROPE_VERSION_MINOR) "." TEXT(ROPE_VERSION_PATCH));
 }
 
 // Whether two translation units with different flags really do not mix is tested by linking them, in
 // tests/odr.
-TEST_CASE("the inline namespace names the version and how the code was compiled", "[house][config]") {
+TEST_CASE("the inline namespace names the version and how the code was compiled", "[library][config]") {
   STATIC_REQUIRE(std::is_same_v<rope::Index, rope::ROPE_ABI::Index>);
   const std::string abi = TEXT(ROPE_ABI);
   CAPTURE(abi);
@@ -65,7 +65,7 @@ TEST_CASE("the inline namespace names the version and how the code was compiled"
   CHECK(abi.substr(abi.rfind('_')) == (sizeof(rope::Index) < sizeof(void*) ? "_intindex" : "_index"));
 }
 
-TEST_CASE("bad input is thrown as the named type, also from an if without braces", "[house][config]") {
+TEST_CASE("bad input is thrown as the named type, also from an if without braces", "[library][config]") {
   const auto check = [](bool bad) {
     if (bad)
       ROPE_THROW(std::out_of_range, std::string("the rule, got ") + "7");
@@ -77,7 +77,7 @@ TEST_CASE("bad input is thrown as the named type, also from an if without braces
   CHECK(check(false) == 1);
 }
 
-TEST_CASE("an assertion that holds does nothing", "[house][config]") {
+TEST_CASE("an assertion that holds does nothing", "[library][config]") {
   int evaluations = 0;
   const auto holds = [&evaluations] { return ++evaluations > 0; };
   ROPE_ASSERT(holds());

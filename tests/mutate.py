@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Changes the headers one small mistake at a time, and sees whether a test notices.
 
-    tests/mutate.py               70 mutants of each room, drawn from a seed
-    tests/mutate.py --room tables --count 100
+    tests/mutate.py               70 mutants of each module, drawn from a seed
+    tests/mutate.py --module tables --count 100
     tests/mutate.py --header rope/tables/phase.hpp --count 0      all of one header
     tests/mutate.py --header rope/tables/phase.hpp --list         what they are; compiles nothing
     tests/mutate.py --check       compiles nothing: every survivor that mutants.json explains can still be made
@@ -16,11 +16,11 @@ narrower ones without it.
 A mutant is one exchanged operator, comparison, sign, constant or bound (std::min for std::max) in code, or one
 statement of control that is left out. Texts of errors, comments, preprocessor lines and assertions of the
 compiler are left alone. Files are tried in this order until one fails: the test that mirrors the header, those
-that include it, those of headers that include it, the laws of its room. A mutant that does not compile is not
+that include it, those of headers that include it, the laws of its module. A mutant that does not compile is not
 counted.
 
 mutants.json explains the mutants that no test can notice, or that are not worth one: objects with `header`,
-`find` and `plant`, the lines before and after, and `why`. The last line counts; the exit status is 1 if a
+`find` and `inject`, the lines before and after, and `why`. The last line counts; the exit status is 1 if a
 mutant survived that is not explained there.
 """
 
@@ -38,11 +38,11 @@ import sys
 import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(TESTS / "museum"))
-import plant  # noqa: E402  compiles a test against the headers with one of them replaced
+sys.path.insert(0, str(TESTS / "known_mistakes"))
+import inject  # noqa: E402  compiles a test against the headers with one of them replaced
 
-INCLUDE = plant.INCLUDE
-ROOMS = ["base", "frequencies", "positions", "tables", "rotation", "attention", "cache", "block", "models"]
+INCLUDE = inject.INCLUDE
+MODULES = ["base", "frequencies", "positions", "tables", "rotation", "attention", "cache", "block", "models"]
 
 # Where code is formatted, a binary operator has a space on both sides, and a bracket of a template has none.
 EXCHANGES = [
@@ -128,21 +128,21 @@ def includers():
 
 def tests_of(header, most, including):
     """The files of tests for a header, the likeliest first."""
-    room = header.split("/")[1]
-    rooms = ROOMS if room == "base" else [room]  # what base does shows in the rooms that use it
-    every = [file for r in [*rooms, "laws"] for file in sorted((TESTS / r).rglob("*.test.cpp"))]
+    module = header.split("/")[1]
+    modules = MODULES if module == "base" else [module]  # what base does shows in the modules that use it
+    every = [file for r in [*modules, "laws"] for file in sorted((TESTS / r).rglob("*.test.cpp"))]
     texts = {file: file.read_text(encoding="utf-8") for file in every}
 
     def mirror(name):
         return TESTS / name.split("/")[1] / (pathlib.Path(name).stem + ".test.cpp")
 
-    order = [mirror(header), TESTS / room / "laws" / (pathlib.Path(header).stem + ".test.cpp")]
+    order = [mirror(header), TESTS / module / "laws" / (pathlib.Path(header).stem + ".test.cpp")]
     names = [header]
     for _ in range(3):  # those who include it, then those who include these
         order += [file for name in names for file in every if f"<{name}>" in texts[file]]
         order += [mirror(name) for name in names]
-        names = sorted({n for name in names for n in including.get(name, ()) if n.split("/")[1] in rooms})
-    order += [file for file in every if file.parent.parent.name == room or file.parent.name == room]
+        names = sorted({n for name in names for n in including.get(name, ()) if n.split("/")[1] in modules})
+    order += [file for file in every if file.parent.parent.name == module or file.parent.name == module]
     kept = [file for file in dict.fromkeys(order) if file.exists() and "uses.test.cpp" not in file.name]
     return [str(file.relative_to(TESTS)) for file in kept[:most]]
 
@@ -151,7 +151,7 @@ class Judge:
     def __init__(self, options):
         options.scratch.mkdir(parents=True, exist_ok=True)
         self.options = options
-        self.shop = plant.Workshop(options.cxx, options.scratch, options.timeout)
+        self.shop = inject.Workshop(options.cxx, options.scratch, options.timeout)
         if options.native:
             self.shop.base.append("-march=native")
         self.shop.state.update(repr(self.shop.base).encode())
@@ -160,9 +160,9 @@ class Judge:
 
     def text_of(self, file):
         """What the preprocessor leaves of a header."""
-        code, text = plant.run(self.shop.base + ["-I", str(INCLUDE), "-E", "-P", "-x", "c++", str(file)])
+        code, text = inject.run(self.shop.base + ["-I", str(INCLUDE), "-E", "-P", "-x", "c++", str(file)])
         if code != 0:
-            raise plant.Failure(f"{file} cannot be preprocessed:\n{text}")
+            raise inject.Failure(f"{file} cannot be preprocessed:\n{text}")
         return text
 
     def is_left_out(self, header, changed):
@@ -186,14 +186,14 @@ class Judge:
 
     def passes_before(self, test):
         """Whether a file of tests passes on the true headers; asked once."""
-        exhibit = {"test": test}
-        program = self.shop.true_program(exhibit)
+        mistake = {"test": test}
+        program = self.shop.true_program(mistake)
         known = program.with_name(program.name + "_all")
 
         def make(out):
             seen = self.fails(program)
             if seen is not None:
-                raise plant.Failure(f"{test} {seen} on the true headers")
+                raise inject.Failure(f"{test} {seen} on the true headers")
             out.touch()
 
         self.shop.once(known, make)
@@ -228,7 +228,7 @@ class Judge:
                 self.passes_before(test)
                 try:
                     self.shop.build({"test": test}, [place / "include"], place / "program")
-                except plant.Failure:
+                except inject.Failure:
                     return "stillborn", test
                 if self.fails(place / "program") is not None:
                     return "killed", test
@@ -238,7 +238,7 @@ class Judge:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--room", action="append", choices=ROOMS, default=[])
+    parser.add_argument("--module", action="append", choices=MODULES, default=[])
     parser.add_argument("--header", action="append", default=[])
     parser.add_argument("--count", type=int, default=70)
     parser.add_argument("--seed", type=int, default=1)
@@ -256,20 +256,20 @@ def main():
     explained = json.loads((TESTS / "mutants.json").read_text(encoding="utf-8"))
     if options.check:
         stale = [e for e in explained
-                 if not any((b.strip(), a.strip()) == (e["find"], e["plant"]) for _, b, a in mutants_of(e["header"]))]
+                 if not any((b.strip(), a.strip()) == (e["find"], e["inject"]) for _, b, a in mutants_of(e["header"]))]
         for e in stale:
             print(f"{e['header']}: there is no such mutant any more: {e['find']}")
         print(f"{len(explained)} explained survivors, {len(stale)} of them stale")
         return 1 if stale else 0
 
     def is_explained(header, mutant):
-        return any(e["header"] == header and (e["find"], e["plant"]) == (mutant[1].strip(), mutant[2].strip())
+        return any(e["header"] == header and (e["find"], e["inject"]) == (mutant[1].strip(), mutant[2].strip())
                    for e in explained)
 
     chosen = []
-    rooms = options.room or ([] if options.header else ROOMS)
+    modules = options.module or ([] if options.header else MODULES)
     for headers in [options.header] * bool(options.header) + [
-            sorted(str(f.relative_to(INCLUDE)) for f in (INCLUDE / "rope" / room).rglob("*.hpp")) for room in rooms]:
+            sorted(str(f.relative_to(INCLUDE)) for f in (INCLUDE / "rope" / module).rglob("*.hpp")) for module in modules]:
         all_of = [(header, mutant) for header in headers for mutant in mutants_of(header)]
         count = len(all_of) if options.count == 0 else min(options.count, len(all_of))
         chosen += random.Random(options.seed).sample(all_of, count)
@@ -288,17 +288,17 @@ def main():
             result, by = done.result()
             if result == "survived" and is_explained(header, mutant):
                 result = "explained"
-            room = counts.setdefault(header.split("/")[1], {})
-            room[result] = room.get(result, 0) + 1
+            module = counts.setdefault(header.split("/")[1], {})
+            module[result] = module.get(result, 0) + 1
             if result == "survived":
                 unexplained += 1
                 print(f"survived {header}:{mutant[0] + 1}\n  {mutant[1].strip()}\n  {mutant[2].strip()}", flush=True)
     total = {}
-    for room in ROOMS:
-        if room in counts:
-            for result, count in counts[room].items():
+    for module in MODULES:
+        if module in counts:
+            for result, count in counts[module].items():
                 total[result] = total.get(result, 0) + count
-            print(f"{room}: " + ", ".join(f"{count} {result}" for result, count in sorted(counts[room].items())))
+            print(f"{module}: " + ", ".join(f"{count} {result}" for result, count in sorted(counts[module].items())))
     made = sum(total.get(r, 0) for r in ("killed", "survived", "explained"))
     share = 100 * total.get("killed", 0) / made if made else 100
     print(f"{made} mutants, {share:.1f} % killed, {total.get('explained', 0)} explained, {unexplained} survived; "

@@ -2,8 +2,8 @@
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
 
-/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights, and
-/// partial results merged.
+/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights,
+/// and partial results merged.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 

@@ -72,7 +72,7 @@ TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name", 
   CHECK(detail::layout_fingerprint<same_pairs>(1) == detail::layout_fingerprint<interleaved>(1));
 }
 
-TEST_CASE("raw storage keeps keys as they came, rotated storage keeps them turned", "[cache]") {
+TEST_CASE("raw storage keeps keys unrotated, rotated storage keeps them rotated", "[cache]") {
   const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 4, 11);
   const head_view<const float> k = bshd(memory.data(), 1, 3, 2, 4);
   const frequency_table<> table(frequencies(4), 8);

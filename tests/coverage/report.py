@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Prints how many lines and branches of the headers a run of the tests has reached, by room and in all.
+"""Prints how many lines and branches of the headers a run of the tests has reached, by module and in all.
 
 A line counts as reached when any instance of its template runs it, a branch (one way out of a condition) when any
 instance takes it. Conditions that an instance decides while it is compiled have no branches there. Returns that no
@@ -85,13 +85,13 @@ def main():
     if not headers:
         sys.exit(f"the programs have no counters in {root}: build them with ROPE_TEST_COVERAGE")
 
-    rooms = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
+    modules = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
     for path, found in sorted(headers.items()):
-        room = path.parts[0] if len(path.parts) > 1 else "."
+        module = path.parts[0] if len(path.parts) > 1 else "."
         here = [sum(found.lines.values()), len(found.lines), sum(found.branches.values()), len(found.branches),
                 len(found.uncompiled)]
-        for name in (room, "all"):
-            rooms[name] = [a + b for a, b in zip(rooms[name], here)]
+        for name in (module, "all"):
+            modules[name] = [a + b for a, b in zip(modules[name], here)]
         if options.missing:
             for number in sorted(found.lines):
                 if not found.lines[number]:
@@ -102,12 +102,12 @@ def main():
             for number in found.uncompiled:
                 print(f"{path}:{number}: not compiled: {found.texts[number].strip()}")
 
-    print(f"{'room':<12} {'lines':>8} {'reached':>9} {'branches':>9} {'reached':>9} {'not compiled':>13}")
-    for room in [*sorted(set(rooms) - {"all"}), "all"]:
-        run, lines, taken, branches, uncompiled = rooms[room]
-        print(f"{room:<12} {lines:>8} {percent(run, lines):>7.2f} % {branches:>9} {percent(taken, branches):>7.2f} % "
+    print(f"{'module':<12} {'lines':>8} {'reached':>9} {'branches':>9} {'reached':>9} {'not compiled':>13}")
+    for module in [*sorted(set(modules) - {"all"}), "all"]:
+        run, lines, taken, branches, uncompiled = modules[module]
+        print(f"{module:<12} {lines:>8} {percent(run, lines):>7.2f} % {branches:>9} {percent(taken, branches):>7.2f} % "
               f"{uncompiled:>13}")
-    run, lines, taken, branches, uncompiled = rooms["all"]
+    run, lines, taken, branches, uncompiled = modules["all"]
     print(f"coverage of {len(headers)} headers: {percent(run, lines):.2f} % of lines, "
           f"{percent(taken, branches):.2f} % of branches")
     if percent(run, lines) < options.lines or percent(taken, branches) < options.branches:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Uses every door of the library once, under whatever flags and macros a test sets, and checks what comes out
+// Uses every public header of the library once, under whatever flags and macros a test sets, and checks what comes out
 // by laws that need no reference: a rotation keeps lengths, its inverse takes it back, a cache attends as one
 // call does. Nothing here is named by a word of macros.hpp.
 #ifdef ROPE_TEST_MACROS

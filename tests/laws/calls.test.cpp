@@ -34,7 +34,7 @@ const Index start = 5;
 
 }  // namespace
 
-TEST_CASE("calls of the pages: frequencies", "[house]") {
+TEST_CASE("calls of the pages: frequencies", "[library]") {
   const Eigen::ArrayXd inv_freq = Eigen::ArrayXd::Constant(64, 0.5);
   const double attention_factor = 1.5;
   CHECK(frequencies(128, 500000.0).pairs() == 64);
@@ -49,7 +49,7 @@ TEST_CASE("calls of the pages: frequencies", "[house]") {
   CHECK(axial_blocks({44, 42, 42}).axes() == 3);
 }
 
-TEST_CASE("calls of the pages: positions", "[house]") {
+TEST_CASE("calls of the pages: positions", "[library]") {
   const frequency_table table(frequencies(head_dim), 200);
   const std::vector<int> starts = {17, 4}, offsets = {0, 1, 3};
   const ones memory, ragged(heads, head_dim, 1);
@@ -67,7 +67,7 @@ TEST_CASE("calls of the pages: positions", "[house]") {
   CHECK(key_positions(dual_chunk{.chunk_size = 262144, .local_size = 8192}, 10, 0, 11).size() == 11);
 }
 
-TEST_CASE("calls of the pages: tables", "[house]") {
+TEST_CASE("calls of the pages: tables", "[library]") {
   const frequencies f(8);
   const int first = -3, last = 4;
   const Eigen::ArrayXd coordinates = Eigen::ArrayXd::LinSpaced(5, 0, 1);
@@ -86,7 +86,7 @@ TEST_CASE("calls of the pages: tables", "[house]") {
   CHECK(fourier_table(kept, cos_coef, sin_coef, 32, 0, 8192).pairs() == 32);
 }
 
-TEST_CASE("calls of the pages: rotation", "[house]") {
+TEST_CASE("calls of the pages: rotation", "[library]") {
   const frequency_table table(frequencies(head_dim), 200);
   const std::vector<int> ids = {7, 8, 9};
   const ones x_memory, q_memory, k_memory(kv_heads), out_memory, pope_memory(heads, 2 * head_dim);
@@ -125,7 +125,7 @@ TEST_CASE("calls of the pages: rotation", "[house]") {
   CHECK(*q.at(0, 0, 0) != testing::Approx(1));
 }
 
-TEST_CASE("calls of the pages: attention", "[house]") {
+TEST_CASE("calls of the pages: attention", "[library]") {
   const frequency_table table(frequencies(head_dim), 200);
   const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory, other_memory;
   const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view,
@@ -163,7 +163,7 @@ TEST_CASE("calls of the pages: attention", "[house]") {
   CHECK(*out.at(0, 0, 0) == 0.5f);
 }
 
-TEST_CASE("calls of the pages: attention to integers", "[house]") {
+TEST_CASE("calls of the pages: attention to integers", "[library]") {
   const frequency_table table(frequencies(head_dim), 200);
   const ones q_memory, out_memory;
   const head_view<float> q = q_memory.view, out = out_memory.view;
@@ -175,7 +175,7 @@ TEST_CASE("calls of the pages: attention to integers", "[house]") {
   CHECK(*out.at(0, 0, 0) == testing::Approx(1));
 }
 
-TEST_CASE("calls of the pages: caches", "[house]") {
+TEST_CASE("calls of the pages: caches", "[library]") {
   const frequency_table table(frequencies(head_dim), 200);
   const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory;
   const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
@@ -213,7 +213,7 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   CHECK(*latent_out_memory.view.at(0, 0, 0) == testing::Approx(1));
 }
 
-TEST_CASE("calls of the pages: caches of coordinates", "[house]") {
+TEST_CASE("calls of the pages: caches of coordinates", "[library]") {
   const ones k_memory(kv_heads), v_memory(kv_heads);
   const head_view<float> k = k_memory.view, v = v_memory.view;
   const Index capacity = 16;
@@ -224,7 +224,7 @@ TEST_CASE("calls of the pages: caches of coordinates", "[house]") {
   CHECK(describe(cache).find("text goes on at 3") != std::string::npos);
 }
 
-TEST_CASE("calls of the pages: memory of your own", "[house]") {
+TEST_CASE("calls of the pages: memory of your own", "[library]") {
   const frequency_table table(frequencies(head_dim), 200), from = table, to(frequencies(head_dim, 1e5), 200);
   const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory, key_memory(kv_heads),
       value_memory(kv_heads);
@@ -246,7 +246,7 @@ TEST_CASE("calls of the pages: memory of your own", "[house]") {
   CHECK(std::isfinite(*key_pool.at(0, 0, 0)));
 }
 
-TEST_CASE("calls of the pages: the block", "[house]") {
+TEST_CASE("calls of the pages: the block", "[library]") {
   constexpr Index of_heads = 32, of_keys = 8, channels = 4, model_dim = 16;
   testing::random numbers(11);
   auto wq = testing::random_rows<float>(numbers, of_heads * channels, model_dim),

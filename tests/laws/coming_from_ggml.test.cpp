@@ -48,7 +48,7 @@ struct fixture {
 
 }  // namespace
 
-TEST_CASE("ggml: ggml_rope_ext", "[house][coming_from]") {
+TEST_CASE("ggml: ggml_rope_ext", "[library][coming_from]") {
   fixture ggml;
   auto& [ne, memory, before, data, pos] = ggml;
   const auto x = bshd(data, ne[3], ne[2], ne[1], ne[0]);
@@ -96,7 +96,7 @@ TEST_CASE("ggml: ggml_rope_ext", "[house][coming_from]") {
   }
 }
 
-TEST_CASE("ggml: frequencies", "[house][coming_from]") {
+TEST_CASE("ggml: frequencies", "[library][coming_from]") {
   const double freq_base = 5e5, freq_scale = 0.25, n_ctx_orig = 8192;
   using other::inv_freq;
   CHECK(has_frequencies(frequencies(128, freq_base, linear_scaling{1 / freq_scale}), 64,
@@ -114,7 +114,7 @@ TEST_CASE("ggml: frequencies", "[house][coming_from]") {
 
 // Golden property G28, ggml tests/test-rope.cpp: turned to 100 + i and then by -67 is turned to 33 + i. That
 // is a K-shift, llama_memory_seq_add. ggml allows 1e-4; ours is that of the rotations.
-TEST_CASE("ggml: a shift of cached keys", "[house][coming_from]") {
+TEST_CASE("ggml: a shift of cached keys", "[library][coming_from]") {
   const auto check = [](auto layout, Index n_rot) {
     using Layout = decltype(layout);
     tensor4 keys({1, 24, 2, 256}, 3), expected = keys;  // test-rope.cpp: n_rot of 256 channels
@@ -147,7 +147,7 @@ TEST_CASE("ggml: a shift of cached keys", "[house][coming_from]") {
   }
 }
 
-TEST_CASE("ggml: attention and its cache", "[house][coming_from]") {
+TEST_CASE("ggml: attention and its cache", "[library][coming_from]") {
   const float scale = 0.125f, logit_softcap = 30;
   tensor4 q({2, 4, 9, 64}, 1), k({2, 2, 9, 64}, 2),
       v({2, 2, 9, 64}, 3);        // ne = (head_dim, tokens, heads, batch)
@@ -177,7 +177,7 @@ TEST_CASE("ggml: attention and its cache", "[house][coming_from]") {
 }
 
 // --grp-attn-n 4 --grp-attn-w 512 of llama.cpp: Self-Extend.
-TEST_CASE("ggml: group attention", "[house][coming_from]") {
+TEST_CASE("ggml: group attention", "[library][coming_from]") {
   const std::int64_t p = 4000;
   const auto ids = key_positions(self_extend{.group = 4, .window = 512}, p, 0, p + 1);
   for (const std::int64_t k : {4000, 3489})
@@ -186,7 +186,7 @@ TEST_CASE("ggml: group attention", "[house][coming_from]") {
     CHECK(p - ids[static_cast<std::size_t>(k)] == p / 4 + 512 - 512 / 4 - k / 4);
 }
 
-TEST_CASE("ggml: weights of Hugging Face checkpoints", "[house][coming_from]") {
+TEST_CASE("ggml: weights of Hugging Face checkpoints", "[library][coming_from]") {
   const Index n_head = 3;
   Eigen::MatrixXd weight(n_head * 8, 2);
   for (Index r = 0; r < weight.rows(); ++r) weight.row(r).setConstant(static_cast<double>(r));
@@ -199,7 +199,7 @@ TEST_CASE("ggml: weights of Hugging Face checkpoints", "[house][coming_from]") {
 }
 
 // ggml_rope_multi: positions are four blocks (time, height, width, extra) of one per token.
-TEST_CASE("ggml: ggml_rope_multi", "[house][coming_from]") {
+TEST_CASE("ggml: ggml_rope_multi", "[library][coming_from]") {
   tensor4 memory({1, 10, 3, 128}, 1);
   const tensor4 before = memory;
   const auto x = bshd(memory);

@@ -50,7 +50,7 @@ reference::tensor by_token(const tensor4& x) {
 
 }  // namespace
 
-TEST_CASE("transformers: apply_rotary_pos_emb", "[house][coming_from]") {
+TEST_CASE("transformers: apply_rotary_pos_emb", "[library][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k;
   frequency_table table(frequencies(64), 8192);
@@ -99,7 +99,7 @@ TEST_CASE("transformers: apply_rotary_pos_emb", "[house][coming_from]") {
 }
 
 // apply_rotary_pos_emb_interleave of DeepSeek: takes neighbours, turns them, and leaves the halves apart.
-TEST_CASE("transformers: DeepSeek's rotated channels", "[house][coming_from]") {
+TEST_CASE("transformers: DeepSeek's rotated channels", "[library][coming_from]") {
   tensor4 q({1, 3, 6, 192}, 1);
   const tensor4 before = q;
   frequency_table table(frequencies(64), 4096);
@@ -118,7 +118,7 @@ TEST_CASE("transformers: DeepSeek's rotated channels", "[house][coming_from]") {
   CHECK(rotation_error(apart, q, halves, 32, angle, 128) <= 1);
 }
 
-TEST_CASE("transformers: rope types", "[house][coming_from]") {
+TEST_CASE("transformers: rope types", "[library][coming_from]") {
   using other::inv_freq;
   CHECK(has_frequencies(frequencies(128, 5e5), 64, [](Index i) { return inv_freq(5e5L, i, 128); }));
   CHECK(has_frequencies(frequencies(128, 1e4, linear_scaling{4}), 64,
@@ -155,7 +155,7 @@ TEST_CASE("transformers: rope types", "[house][coming_from]") {
 }
 
 // The float32 pipeline itself: both factors of the angle rounded to float, and their product.
-TEST_CASE("transformers: float angles", "[house][coming_from]") {
+TEST_CASE("transformers: float angles", "[library][coming_from]") {
   const frequencies f(128);
   const auto table = frequency_table<>::with_float_angles(f, 0, 8192);
   testing::wide worst = 0;
@@ -169,7 +169,7 @@ TEST_CASE("transformers: float angles", "[house][coming_from]") {
   CHECK(worst <= tolerance::libm_float());
 }
 
-TEST_CASE("transformers: weights of Meta's checkpoints", "[house][coming_from]") {
+TEST_CASE("transformers: weights of Meta's checkpoints", "[library][coming_from]") {
   const Index heads = 2, head_dim = 6;
   Eigen::MatrixXd weight(heads * head_dim, 1);
   for (Index r = 0; r < weight.rows(); ++r) weight(r, 0) = static_cast<double>(r);
@@ -181,7 +181,7 @@ TEST_CASE("transformers: weights of Meta's checkpoints", "[house][coming_from]")
         CHECK(weight(6 * h + 3 * half + i, 0) == static_cast<double>(6 * h + 2 * i + half));
 }
 
-TEST_CASE("transformers: attention", "[house][coming_from]") {
+TEST_CASE("transformers: attention", "[library][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k, v({2, 2, 12, 64}, 3), out({2, 4, 12, 64}, 4);
   const auto error = [&](const reference::attention_rule& rule) {
@@ -226,7 +226,7 @@ TEST_CASE("transformers: attention", "[house][coming_from]") {
   }
 }
 
-TEST_CASE("transformers: temperatures", "[house][coming_from]") {
+TEST_CASE("transformers: temperatures", "[library][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   const std::int64_t n = 16380;  // tokens before this call
@@ -259,7 +259,7 @@ TEST_CASE("transformers: temperatures", "[house][coming_from]") {
   }
 }
 
-TEST_CASE("transformers: gradients", "[house][coming_from]") {
+TEST_CASE("transformers: gradients", "[library][coming_from]") {
   fixture x;
   tensor4& d_q = x.q;
   frequency_table table(frequencies(64), 8192);
@@ -271,7 +271,7 @@ TEST_CASE("transformers: gradients", "[house][coming_from]") {
 
 // get_rope_index and apply_multimodal_rotary_pos_emb: three tokens of text, an image of 4 x 4 patches, two of
 // text.
-TEST_CASE("transformers: multimodal positions", "[house][coming_from]") {
+TEST_CASE("transformers: multimodal positions", "[library][coming_from]") {
   const Index theirs[9][3] = {{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {3, 3, 4},
                               {3, 4, 3}, {3, 4, 4}, {5, 5, 5}, {6, 6, 6}};
   const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
@@ -299,7 +299,7 @@ TEST_CASE("transformers: multimodal positions", "[house][coming_from]") {
 }
 
 // Qwen2VisionRotaryEmbedding: patches in blocks of 2 x 2, half the pairs by the row and half by the column.
-TEST_CASE("transformers: vision towers", "[house][coming_from]") {
+TEST_CASE("transformers: vision towers", "[library][coming_from]") {
   tensor4 q({1, 2, 24, 64}, 1);
   const tensor4 before = q;
   const auto patches = rows_in_order(grid_positions({4, 6}), spatial_merge_order(1, 4, 6, 2));

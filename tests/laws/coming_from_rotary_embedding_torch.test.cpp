@@ -55,7 +55,7 @@ struct fixture {
 
 }  // namespace
 
-TEST_CASE("rotary-embedding-torch: queries and keys", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: queries and keys", "[library][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k;
   frequency_table table(frequencies(32), 8192);
@@ -102,7 +102,7 @@ TEST_CASE("rotary-embedding-torch: queries and keys", "[house][coming_from]") {
   }
 }
 
-TEST_CASE("rotary-embedding-torch: frequencies", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: frequencies", "[library][coming_from]") {
   CHECK(has_frequencies(frequencies(32, 5e5), 16, [](Index i) { return lang(i, 32, 5e5L); }));
   CHECK(has_frequencies(frequencies(32, 1e4, ntk_scaling{4}), 16,
                         [](Index i) { return lang(i, 32, 1e4L * testing::pow(4.0L, 32.0L / 30)); }));
@@ -117,14 +117,14 @@ TEST_CASE("rotary-embedding-torch: frequencies", "[house][coming_from]") {
       has_frequencies(frequencies::custom(f), 3, [&](Index i) { return static_cast<testing::wide>(f(i)); }));
 }
 
-TEST_CASE("rotary-embedding-torch: interpolated positions", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: interpolated positions", "[library][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   rotate<interleaved>(bhsd(q), frequency_table(frequencies(32, 1e4, linear_scaling{2}), 100), 7);
   CHECK(x.error([](Index t) { return static_cast<testing::wide>(t + 7) / 2; }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: some positions", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: some positions", "[library][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   frequency_table table(frequencies(32), 7, 27);
@@ -133,7 +133,7 @@ TEST_CASE("rotary-embedding-torch: some positions", "[house][coming_from]") {
   CHECK(x.error([](Index t) { return 7 + t; }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: any positions", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: any positions", "[library][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   Eigen::ArrayXd t = Eigen::ArrayXd::LinSpaced(20, -3.7, 11.1);
@@ -142,7 +142,7 @@ TEST_CASE("rotary-embedding-torch: any positions", "[house][coming_from]") {
   CHECK(x.error([&](Index token) { return t(token); }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[library][coming_from]") {
   fixture x;
   tensor4& t = x.q;
   const auto angle_of = [](Index row, Index i) {
@@ -182,7 +182,7 @@ TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[house][coming_from]") {
   }
 }
 
-TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[library][coming_from]") {
   fixture x;
   tensor4& t = x.q;
   SECTION("an angle per pair") {
@@ -221,7 +221,7 @@ TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[house][coming_fro
 
 // apply_pope_to_qk of PoPE-pytorch, which the README of rotary-embedding-torch names as its potential
 // successor.
-TEST_CASE("rotary-embedding-torch: PoPE", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: PoPE", "[library][coming_from]") {
   const tensor4 q({1, 2, 5, 16}, 4), k({1, 2, 5, 16}, 5);
   tensor4 pope_q({1, 2, 5, 32}, 0), pope_k({1, 2, 5, 32}, 0);
   const Eigen::ArrayXXd learned = Eigen::ArrayXXd::Constant(2, 16, -0.7);
@@ -244,7 +244,7 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[house][coming_from]") {
   CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
 }
 
-TEST_CASE("rotary-embedding-torch: learned frequencies", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: learned frequencies", "[library][coming_from]") {
   fixture x;
   const tensor4& q = x.q;
   const tensor4 d_q({2, 3, 20, 64}, 8);  // the gradient of a loss with respect to q
@@ -262,7 +262,7 @@ TEST_CASE("rotary-embedding-torch: learned frequencies", "[house][coming_from]")
   }
 }
 
-TEST_CASE("rotary-embedding-torch: xPos", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: xPos", "[library][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k;
   const Index tokens = 20;
@@ -279,7 +279,7 @@ TEST_CASE("rotary-embedding-torch: xPos", "[house][coming_from]") {
                               [&](Index r, Index i) { return 1 / scale(r, i); }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: axial frequencies", "[house][coming_from]") {
+TEST_CASE("rotary-embedding-torch: axial frequencies", "[library][coming_from]") {
   tensor4 q({1, 1, 8 * 64 * 32, 64}, 1);  // (batch, heads, 8 * 64 * 32, head_dim)
   const tensor4 before = q;
   const auto cell = [&](Index r, Index axis) {

@@ -48,7 +48,7 @@ void check_every_extent(const char* text, const memory& written, const Call& cal
 
 }  // namespace
 
-TEST_CASE("two outputs that differ in any extent are not merged", "[house]") {
+TEST_CASE("two outputs that differ in any extent are not merged", "[library]") {
   memory a, b;
   std::vector<double> sums(200), others(200);
   check_every_extent("merge_attention: the outputs must have the same shape", a, [&](int n) {
@@ -56,7 +56,7 @@ TEST_CASE("two outputs that differ in any extent are not merged", "[house]") {
   });
 }
 
-TEST_CASE("integers that differ from their heads in any extent are refused", "[house]") {
+TEST_CASE("integers that differ from their heads in any extent are refused", "[library]") {
   memory x;
   std::vector<std::int8_t> integers(x.x.size(), 99);
   std::vector<float> scales(x.x.size(), 7);
@@ -67,7 +67,7 @@ TEST_CASE("integers that differ from their heads in any extent are refused", "[h
   CHECK(integers == std::vector<std::int8_t>(integers.size(), 99));
 }
 
-TEST_CASE("gradients that differ from what they belong to in any extent are refused", "[house]") {
+TEST_CASE("gradients that differ from what they belong to in any extent are refused", "[library]") {
   memory x, d;
   check_every_extent("d_q must be [2, 3, 4, 6]", d, [&](int n) {
     attention_gradient(
@@ -82,7 +82,7 @@ TEST_CASE("gradients that differ from what they belong to in any extent are refu
                      [&](int n) { inv_freq_gradient<half_split>(x.view(), d.grown(n), table); });
 }
 
-TEST_CASE("an output of pope that differs in any extent is refused", "[house]") {
+TEST_CASE("an output of pope that differs in any extent is refused", "[library]") {
   memory x, out;
   const frequency_table<float> table(pope_frequencies(1), 10);  // adds one channel
   check_every_extent("pope: out must be", out, [&](int n) {
@@ -93,7 +93,7 @@ TEST_CASE("an output of pope that differs in any extent is refused", "[house]") 
   });
 }
 
-TEST_CASE("no extent of a matrix of scores may be negative", "[house]") {
+TEST_CASE("no extent of a matrix of scores may be negative", "[library]") {
   const float score = 0;
   const Index extents[4] = {1, 1, 1, 1};
   for (int n = 0; n < 4; ++n) {
@@ -105,7 +105,7 @@ TEST_CASE("no extent of a matrix of scores may be negative", "[house]") {
   }
 }
 
-TEST_CASE("no extent of a ring may be out of range", "[house]") {
+TEST_CASE("no extent of a ring may be out of range", "[library]") {
   constexpr Index huge = (std::numeric_limits<Index>::max)() / 2;
   for (const ring_policy& policy :
        {ring_policy{.sinks = -1, .window = 4}, ring_policy{.window = 0}, ring_policy{.window = -4},
@@ -129,7 +129,7 @@ struct any_pair {
 
 }  // namespace
 
-TEST_CASE("a layout must map pairs to channels, both of them", "[house]") {
+TEST_CASE("a layout must map pairs to channels, both of them", "[library]") {
   memory x;
   const frequency_table<float> table(frequencies(head_dim), 10);
   for (const auto& [u, v] : std::vector<std::pair<Index, Index>>{{-1, 1}, {0, -1}, {6, 1}, {0, 6}, {1, 1}}) {
@@ -147,7 +147,7 @@ TEST_CASE("a layout must map pairs to channels, both of them", "[house]") {
   CHECK_FALSE(x.untouched());
 }
 
-TEST_CASE("weights that no memory holds are refused by their extents", "[house]") {
+TEST_CASE("weights that no memory holds are refused by their extents", "[library]") {
   const float number = 0;
   constexpr Index many = Index{1} << (sizeof(Index) * 4 + 1);
   const head_view<const float> one = {&number, 1, many, 1, 1, 0, 0, 0};
@@ -156,7 +156,7 @@ TEST_CASE("weights that no memory holds are refused by their extents", "[house]"
                                          "exceed the address space"));
 }
 
-TEST_CASE("ids without data are refused", "[house]") {
+TEST_CASE("ids without data are refused", "[library]") {
   memory x;
   const frequency_table<float> table(frequencies(head_dim), 10);
   const Eigen::Map<const Eigen::ArrayXi> ids(nullptr, tokens);
@@ -165,7 +165,7 @@ TEST_CASE("ids without data are refused", "[house]") {
   CHECK(x.untouched());
 }
 
-TEST_CASE("the calling thread runs every piece in order", "[house]") {
+TEST_CASE("the calling thread runs every piece in order", "[library]") {
   std::vector<Index> pieces;
   const this_thread here;
   here.parallel_for(here.threads() + 3, [&](Index i) { pieces.push_back(i); });
@@ -174,7 +174,7 @@ TEST_CASE("the calling thread runs every piece in order", "[house]") {
   CHECK(pieces.size() == 4);
 }
 
-TEST_CASE("a layer of no group has the scale that all groups share, or none", "[house]") {
+TEST_CASE("a layer of no group has the scale that all groups share, or none", "[library]") {
   const auto model_of = [](double scale, double softcap) {
     testing::model_parts parts;
     parts.groups = {testing::group_named("a"), testing::group_named("b")};
@@ -196,7 +196,7 @@ TEST_CASE("a layer of no group has the scale that all groups share, or none", "[
   }
 }
 
-TEST_CASE("two files that place the axes of M-RoPE in different orders differ", "[house]") {
+TEST_CASE("two files that place the axes of M-RoPE in different orders differ", "[library]") {
   testing::model_parts parts;
   parts.source = "one";
   parts.groups = {testing::group_named("", frequencies(16))};

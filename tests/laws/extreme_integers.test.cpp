@@ -118,7 +118,7 @@ struct tokens_in_table {
 
 }  // namespace
 
-TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them", "[house][extreme]") {
+TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them", "[library][extreme]") {
   const std::uint64_t seed = 41;
   CAPTURE(seed);
   testing::random random(seed);
@@ -150,7 +150,7 @@ TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them
 }
 
 TEST_CASE("extreme segments rotate exactly when they cover the tokens and the table holds them",
-          "[house][extreme]") {
+          "[library][extreme]") {
   const std::uint64_t seed = 42;
   CAPTURE(seed);
   testing::random random(seed);
@@ -177,7 +177,7 @@ TEST_CASE("extreme segments rotate exactly when they cover the tokens and the ta
   CHECK(rotated > samples / 50);
 }
 
-TEST_CASE("extreme position maps stay between 0 and the position", "[house][extreme]") {
+TEST_CASE("extreme position maps stay between 0 and the position", "[library][extreme]") {
   const std::uint64_t seed = 43;
   CAPTURE(seed);
   testing::random random(seed);
@@ -214,7 +214,7 @@ TEST_CASE("extreme position maps stay between 0 and the position", "[house][extr
   }
 }
 
-TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[house][extreme]") {
+TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[library][extreme]") {
   const std::uint64_t seed = 44;
   CAPTURE(seed);
   testing::random random(seed);
@@ -248,7 +248,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
   }
 }
 
-TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refused", "[house][extreme]") {
+TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refused", "[library][extreme]") {
   const std::uint64_t seed = 45;
   CAPTURE(seed);
   testing::random random(seed);
@@ -292,7 +292,8 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
   }
 }
 
-TEST_CASE("tokens, rows, heads and channels are taken where they exist, or are refused", "[house][extreme]") {
+TEST_CASE("tokens, rows, heads and channels are taken where they exist, or are refused",
+          "[library][extreme]") {
   const std::uint64_t seed = 46;
   CAPTURE(seed);
   testing::random random(seed);

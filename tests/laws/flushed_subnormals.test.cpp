@@ -71,7 +71,7 @@ testing::tensor<T> numbers(Index of_heads, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a thread can flush subnormal numbers", "[house]") {
+TEST_CASE("a thread can flush subnormal numbers", "[library]") {
   volatile float tiny = std::numeric_limits<float>::min();
   volatile double tiny_double = std::numeric_limits<double>::min();
   {
@@ -82,7 +82,7 @@ TEST_CASE("a thread can flush subnormal numbers", "[house]") {
   CHECK(tiny / 2 != 0);
 }
 
-TEMPLATE_TEST_CASE("tables have the same bits where subnormal numbers are flushed", "[house]", float,
+TEMPLATE_TEST_CASE("tables have the same bits where subnormal numbers are flushed", "[library]", float,
                    double) {
   using S = TestType;
   const auto entries = [](const rope::frequency_table<S>& table) {
@@ -105,7 +105,7 @@ TEMPLATE_TEST_CASE("tables have the same bits where subnormal numbers are flushe
       [&] { return entries(rope::frequency_table<S>::with_float_angles(rope::frequencies(64), 0, 30)); }));
 }
 
-TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed", "[house]", float, double,
+TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed", "[library]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
@@ -149,7 +149,7 @@ TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed
     }));
 }
 
-TEST_CASE("subnormal numbers of half are none of float, and are kept", "[house]") {
+TEST_CASE("subnormal numbers of half are none of float, and are kept", "[library]") {
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
   CHECK(same_bits_flushed([&] {
     auto x = numbers<Eigen::half>(heads, 31);
@@ -159,7 +159,7 @@ TEST_CASE("subnormal numbers of half are none of float, and are kept", "[house]"
   }));
 }
 
-TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are flushed", "[house]", float,
+TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are flushed", "[library]", float,
                    double) {
   using T = TestType;
   const rope::frequency_table<float> table(rope::frequencies(8), tokens);
@@ -181,7 +181,7 @@ TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are 
       }
 }
 
-TEMPLATE_TEST_CASE("subnormal channels are off by no more than what is flushed", "[house]", float, double) {
+TEMPLATE_TEST_CASE("subnormal channels are off by no more than what is flushed", "[library]", float, double) {
   using T = TestType;
   constexpr T smallest = std::numeric_limits<T>::min();
   const rope::frequency_table<T> table(rope::frequencies(head_dim), 2 * tokens);
@@ -202,7 +202,7 @@ TEMPLATE_TEST_CASE("subnormal channels are off by no more than what is flushed",
 
 #else
 
-TEST_CASE("a thread can flush subnormal numbers", "[house]") {
+TEST_CASE("a thread can flush subnormal numbers", "[library]") {
   WARN("not run: needs x86-64 or aarch64, whose threads can flush subnormal numbers");
 }
 

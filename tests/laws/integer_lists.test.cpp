@@ -57,7 +57,7 @@ struct strided_view {
 
 }  // namespace
 
-TEST_CASE("a matrix of ids is [batch, tokens] in either order of memory", "[house]") {
+TEST_CASE("a matrix of ids is [batch, tokens] in either order of memory", "[library]") {
   const auto expected = one_by_one(each);
   using column_major = Eigen::Array<int, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
   using row_major = Eigen::Matrix<std::int64_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -105,7 +105,7 @@ TEST_CASE("a matrix of ids is [batch, tokens] in either order of memory", "[hous
             .all());
 }
 
-TEST_CASE("a vector of ids is read at its stride", "[house]") {
+TEST_CASE("a vector of ids is read at its stride", "[library]") {
   const auto expected = one_by_one(shared), all = one_by_one(each);
   Eigen::ArrayXXi in_rows = Eigen::ArrayXXi::Constant(3, L, -20);
   for (Index t = 0; t < L; ++t) in_rows(1, t) = shared[static_cast<std::size_t>(t)];
@@ -133,7 +133,7 @@ TEST_CASE("a vector of ids is read at its stride", "[house]") {
   CHECK(same_bits(rotated(square.diagonal()), expected));
 }
 
-TEST_CASE("an expression of ids is evaluated, once", "[house]") {
+TEST_CASE("an expression of ids is evaluated, once", "[library]") {
   const Eigen::VectorXi ids = Eigen::Map<const Eigen::VectorXi>(shared.data(), L);
   CHECK(same_bits(rotated(Eigen::VectorXi::LinSpaced(L, 4, 4 + L - 1)), rotated(4)));
   CHECK(same_bits(rotated(Eigen::ArrayXi::LinSpaced(B * L, 0, B * L - 1)),
@@ -161,7 +161,7 @@ TEST_CASE("an expression of ids is evaluated, once", "[house]") {
   CHECK(x == before);
 }
 
-TEST_CASE("row starts and segments are read at their strides", "[house]") {
+TEST_CASE("row starts and segments are read at their strides", "[library]") {
   const std::vector<int> starts = {-9, 0, 70, 0}, offsets = {0, -1, 2, -1, 2, -1, 5, -1};
   using strided = Eigen::Map<const Eigen::VectorXi, 0, Eigen::InnerStride<>>;
   const strided every_other(starts.data(), B, Eigen::InnerStride<>(2)),
@@ -183,7 +183,7 @@ TEST_CASE("row starts and segments are read at their strides", "[house]") {
                                              "segments: give a vector of integers, got a matrix [2, 3]"));
 }
 
-TEST_CASE("a matrix of ids of another shape is refused", "[house]") {
+TEST_CASE("a matrix of ids of another shape is refused", "[library]") {
   std::vector<float> x(static_cast<std::size_t>(B * L * H * D));
   const auto refused = [&](const auto& ids, const char* shape) {
     return throws_saying<std::invalid_argument>(
@@ -201,7 +201,7 @@ TEST_CASE("a matrix of ids of another shape is refused", "[house]") {
       "ids must be [tokens] = 5 or [batch * tokens] = 10, got 4"));
 }
 
-TEST_CASE("a type that does not tell its strides is not a list of positions", "[house]") {
+TEST_CASE("a type that does not tell its strides is not a list of positions", "[library]") {
   STATIC_REQUIRE_FALSE(position_form<strided_view>);
   STATIC_REQUIRE_FALSE(position_form<Eigen::Tensor<int, 3>>);
   STATIC_REQUIRE_FALSE(position_form<Eigen::Tensor<float, 1>>);
@@ -212,7 +212,7 @@ TEST_CASE("a type that does not tell its strides is not a list of positions", "[
 }
 
 // Every shape, order, stride and place in a larger matrix, against the ids read one by one.
-TEST_CASE("ids in blocks of matrices, at random strides, are those of the plain list", "[house]") {
+TEST_CASE("ids in blocks of matrices, at random strides, are those of the plain list", "[library]") {
   testing::random numbers(testing::seed());
   for (int run = 0; run < 300; ++run) {
     const Index batch = numbers.integer(1, 3), tokens = numbers.integer(1, 4);

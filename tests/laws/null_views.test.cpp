@@ -40,7 +40,7 @@ void check_refused(const char* function, const Call& call) {
 
 }  // namespace
 
-TEST_CASE("a view without data is refused by every form of rotate", "[house]") {
+TEST_CASE("a view without data is refused by every form of rotate", "[library]") {
   ones x;
   check_refused("rotate", [] { rotate<half_split>(null(), table); });
   check_refused("unrotate", [] { unrotate<interleaved>(null(), table, 2); });
@@ -61,7 +61,7 @@ TEST_CASE("a view without data is refused by every form of rotate", "[house]") {
   });
 }
 
-TEST_CASE("a view without data is refused by caches and merges", "[house]") {
+TEST_CASE("a view without data is refused by caches and merges", "[library]") {
   ones x;
   kv_cache<float> cache(2, 8, 2, 4), raw(2, 8, 2, 4, 0, key_storage::raw);
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
@@ -83,7 +83,7 @@ TEST_CASE("a view without data is refused by caches and merges", "[house]") {
                 [&] { merge_attention(x.view(), std::span(sums), null(), std::span<const double>(sums)); });
 }
 
-TEST_CASE("a view without data is refused by attention", "[house]") {
+TEST_CASE("a view without data is refused by attention", "[library]") {
   ones x;
   kv_cache<float> cache(2, 8, 2, 4);
   cache.append(x.view(), x.view());
@@ -117,7 +117,7 @@ TEST_CASE("a view without data is refused by attention", "[house]") {
   });
 }
 
-TEST_CASE("a view of nothing needs no data", "[house]") {
+TEST_CASE("a view of nothing needs no data", "[library]") {
   kv_cache<float> cache(2, 8, 2, 4);
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
   CHECK_NOTHROW(rotate<half_split>(nothing(), table));

@@ -311,13 +311,13 @@ void check_failing_pools(const std::vector<call>& calls) {
 
 }  // namespace
 
-TEST_CASE("rotations have one answer on pools of every kind", "[house]") { check_every_pool(rotations()); }
-TEST_CASE("attention has one answer on pools of every kind", "[house]") { check_every_pool(attentions()); }
-TEST_CASE("caches have one answer on pools of every kind", "[house]") { check_every_pool(caches()); }
+TEST_CASE("rotations have one answer on pools of every kind", "[library]") { check_every_pool(rotations()); }
+TEST_CASE("attention has one answer on pools of every kind", "[library]") { check_every_pool(attentions()); }
+TEST_CASE("caches have one answer on pools of every kind", "[library]") { check_every_pool(caches()); }
 
 // 512 queries times 32768 keys times 128 channels are 2^31 operations to a task, more than an Index of 32 bits
 // counts. The window leaves out nearly all of them.
-TEST_CASE("threads share a prompt whose operations 32 bits do not count", "[house]") {
+TEST_CASE("threads share a prompt whose operations 32 bits do not count", "[library]") {
   constexpr Index queries = 4096, keys = 32768, dim = 64;
   std::vector<float> q = numbers(queries * dim, 907), k = numbers(keys * dim, 908),
                      v = numbers(keys * dim, 909);
@@ -338,14 +338,14 @@ TEST_CASE("threads share a prompt whose operations 32 bits do not count", "[hous
   CHECK(one.loops() == 0);
 }
 
-TEST_CASE("the failure of a pool arrives, and the next call is right", "[house]") {
+TEST_CASE("the failure of a pool arrives, and the next call is right", "[library]") {
   check_failing_pools(rotations());
   check_failing_pools(attentions());
   check_failing_pools(caches());
 }
 
 TEST_CASE("two calls on one pool, each a piece of a loop of that pool, have the bits of one after the other",
-          "[house]") {
+          "[library]") {
   const operands x;
   const pool outer = testing::pools_of_every_kind().back();
   for (const std::vector<call>* calls : {&rotations(), &attentions(), &caches()})
@@ -382,7 +382,7 @@ void check_failed_append(const Cache& before, const Append& append) {
 
 }  // namespace
 
-TEST_CASE("a cache that a pool could not fill is as it was", "[house]") {
+TEST_CASE("a cache that a pool could not fill is as it was", "[library]") {
   operands x;
   const auto k = operands::keys(x.k), v = operands::keys(x.v);
   rope::kv_cache<float> cache(batch, 2 * tokens, kv_heads, head_dim);
@@ -404,7 +404,7 @@ TEST_CASE("a cache that a pool could not fill is as it was", "[house]") {
   });
 }
 
-TEST_CASE("a ring whose tokens a failing pool has overwritten is empty", "[house]") {
+TEST_CASE("a ring whose tokens a failing pool has overwritten is empty", "[library]") {
   operands x;
   const auto k = operands::keys(x.k), v = operands::keys(x.v);
   const auto check = [&](auto ring, const auto& append) {

@@ -84,7 +84,8 @@ Index agreeing(const json& record, const frequencies& f, const std::vector<doubl
 
 }  // namespace
 
-TEST_CASE("every recorded answer says what it is from, of which version, and of when", "[house][recorded]") {
+TEST_CASE("every recorded answer says what it is from, of which version, and of when",
+          "[library][recorded]") {
   const std::regex version("commit [0-9a-f]{7,40}\\b|\\b[0-9]+[.][0-9]+[.][0-9]+|\\bb[0-9]{4,}\\b"),
       day("\\b20[0-9]{2}-[01][0-9]-[0-3][0-9]\\b"), month("\\b[A-Z][a-z]{2,8} 20[0-9]{2}\\b");
   const std::vector<std::string> names = testing::all_recorded();
@@ -101,7 +102,7 @@ TEST_CASE("every recorded answer says what it is from, of which version, and of 
   }
 }
 
-TEST_CASE("schedules are those that ggml computes", "[house][recorded]") {
+TEST_CASE("schedules are those that ggml computes", "[library][recorded]") {
   const json records = testing::recorded("ggml_schedules").at("records");
   CHECK(records.size() == 10);
   for (const json& record : records) {
@@ -111,7 +112,7 @@ TEST_CASE("schedules are those that ggml computes", "[house][recorded]") {
   }
 }
 
-TEST_CASE("tables are those that ggml computes", "[house][recorded]") {
+TEST_CASE("tables are those that ggml computes", "[library][recorded]") {
   const json records = testing::recorded("ggml_tables").at("records");
   CHECK(records.size() == 14);
   for (const json& record : records) {
@@ -123,7 +124,7 @@ TEST_CASE("tables are those that ggml computes", "[house][recorded]") {
   }
 }
 
-TEST_CASE("heads are laid out and turned as ggml turns them", "[house][recorded]") {
+TEST_CASE("heads are laid out and turned as ggml turns them", "[library][recorded]") {
   const json records = testing::recorded("ggml_layouts").at("records");
   CHECK(records.size() == 10);
   for (const json& record : records) {

@@ -64,7 +64,7 @@ void together(const Call& call) {
 
 }  // namespace
 
-TEST_CASE("eight threads share one table", "[house]") {
+TEST_CASE("eight threads share one table", "[library]") {
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 3 * tokens);
   std::vector<std::vector<float>> alone;
   for (Index user = 0; user < users; ++user) alone.push_back(all_calls(table, user));
@@ -77,7 +77,7 @@ TEST_CASE("eight threads share one table", "[house]") {
   for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
 }
 
-TEST_CASE("a table does not grow while threads share it", "[house]") {
+TEST_CASE("a table does not grow while threads share it", "[library]") {
   // Half of the threads read; the others ask for positions behind the end, which are refused, and make longer
   // tables of their own, which have the rows of the shared one.
   const rope::frequencies schedule(head_dim);
@@ -110,7 +110,7 @@ TEST_CASE("a table does not grow while threads share it", "[house]") {
   CHECK(table.cos(5).data() == row);
 }
 
-TEST_CASE("eight threads make tables, and use those of each other", "[house]") {
+TEST_CASE("eight threads make tables, and use those of each other", "[library]") {
   const rope::frequencies schedule(head_dim, 1e4,
                                    rope::yarn_scaling{.factor = 4, .original_max_position = 64});
   const rope::frequency_table<float> table(schedule, 3 * tokens);
@@ -127,7 +127,7 @@ TEST_CASE("eight threads make tables, and use those of each other", "[house]") {
   for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
 }
 
-TEST_CASE("eight threads share one block, and append to caches of their own", "[house]") {
+TEST_CASE("eight threads share one block, and append to caches of their own", "[library]") {
   const testing::random_block<float> memory({.heads = 4,
                                              .kv_heads = 2,
                                              .head_dim = 8,

@@ -42,14 +42,14 @@ void same_bits(std::vector<float> x, const Call& call) {
 
 }  // namespace
 
-TEST_CASE("queries are scaled to the same bits on threads", "[house]") {
+TEST_CASE("queries are scaled to the same bits on threads", "[library]") {
   testing::random numbers(testing::seed());
   const auto rule = [](std::int64_t p) { return 1 + 0.125 * static_cast<double>(p); };
   same_bits(random_heads(numbers),
             [&](auto x, const auto& threads) { rope::scale_queries(x, rule, 7, threads); });
 }
 
-TEST_CASE("channels and rows are permuted to the same order on threads", "[house]") {
+TEST_CASE("channels and rows are permuted to the same order on threads", "[library]") {
   testing::random numbers(testing::seed());
   same_bits(random_heads(numbers), [](auto x, const auto& threads) {
     rope::permute_channels<interleaved, half_split>(x, 48, threads);
@@ -61,7 +61,7 @@ TEST_CASE("channels and rows are permuted to the same order on threads", "[house
   });
 }
 
-TEST_CASE("parts of attention are merged to the same bits on threads", "[house]") {
+TEST_CASE("parts of attention are merged to the same bits on threads", "[library]") {
   testing::random numbers(testing::seed());
   std::vector<float> other = random_heads(numbers);
   std::vector<double> sums(static_cast<std::size_t>(batch * tokens * heads)), other_sums(sums.size());
@@ -79,7 +79,7 @@ TEST_CASE("parts of attention are merged to the same bits on threads", "[house]"
   CHECK(left[0] == left[1]);
 }
 
-TEST_CASE("weights of attention have the same bits on threads", "[house]") {
+TEST_CASE("weights of attention have the same bits on threads", "[library]") {
   testing::random numbers(testing::seed());
   const Index queries = 40, keys = 90, kv_heads = 2;
   std::vector<float> q = random_heads(numbers, queries * heads * head_dim),
@@ -120,7 +120,7 @@ void same_cache(Cache alone, const Append& append) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("tokens are appended to the same bits on threads", "[house]", float, Eigen::half) {
+TEMPLATE_TEST_CASE("tokens are appended to the same bits on threads", "[library]", float, Eigen::half) {
   testing::random numbers(testing::seed());
   std::vector<float> keys = random_heads(numbers), values = random_heads(numbers);
   const auto k = view(keys), v = view(values);

@@ -38,7 +38,7 @@ bool equal_all(const auto& a, const auto& b) { return a.rows() == b.rows() && (a
 
 }  // namespace
 
-TEST_CASE("attention to a cache that finds no scratch leaves none, and is right when it does", "[noalloc]") {
+TEST_CASE("cached attention without scratch memory leaks nothing, and is right once it has it", "[noalloc]") {
   operands x;
   const auto q = x.wide(x.q), out = x.wide(x.out), k = x.narrow(x.k), v = x.narrow(x.v);
   const auto few = q.token_range(0, 1), few_out = out.token_range(0, 1);

@@ -4,7 +4,7 @@
 
 #if __cplusplus >= 202002L  // CMake tries the compiler with other standards
 
-/// Many mutants in one program, of which the environment variable ROPE_MUTANT chooses one; see mutate_together.py. It
+/// Many mutants in one program, of which the environment variable ROPE_MUTANT chooses one; see mutate_many.py. It
 /// writes `a + rope_mutant::plus_minus<7>() + b` for `a + b`: the same operator, so that precedence stays as it was. At
 /// compile time every mutant is off.
 

@@ -15,7 +15,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this room show, as they show it: tests/class_comments.cmake.
+// What the comments of this module show, as they show it: tests/class_comments.cmake.
 
 using namespace rope;
 

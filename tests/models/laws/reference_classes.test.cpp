@@ -133,7 +133,7 @@ TEST_CASE(
     "the files that the classes of transformers write import as the classes say, or are refused for a known "
     "reason",
     "[models]") {
-  const json file = records_named("transformers_classes"), reasons = records_named("transformers_refused");
+  const json file = records_named("transformers_classes"), reasons = records_named("transformers_rejected");
   for (const char* kind : {"text", "other"})
     for (const bool sizes_only : {false, true}) {
       const bool text = std::string(kind) == "text";

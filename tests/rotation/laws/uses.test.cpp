@@ -3,8 +3,8 @@
 #include <rope/frequencies.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotation.hpp>
-#include <rope/rotation_extras.hpp>
 #include <rope/rotation/rotate_heads.hpp>
+#include <rope/rotation_extras.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this room show, as they show it: tests/class_comments.cmake.
+// What the comments of this module show, as they show it: tests/class_comments.cmake.
 
 using namespace rope;
 

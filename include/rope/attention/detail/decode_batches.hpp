@@ -12,8 +12,8 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads one
-/// after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
+/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
+/// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -38,7 +38,7 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
 /// Numbers that a loop over channels takes together.
 inline constexpr int channels_per_step = 16;
 
-/// The sum of first(d) second(d) over [0, count). The products of d modulo channels_per_step are summed apart,
+/// The sum of first(d) second(d) over [0, count). The products of each d modulo channels_per_step are summed,
 /// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
 /// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
 /// copy of the loop.

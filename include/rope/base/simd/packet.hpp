@@ -14,8 +14,9 @@
 #include <rope/base/simd/narrow_channels.hpp>
 #include <rope/config.hpp>
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
-/// so how a row of channels is cut into packets never shows in the result.
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
+/// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
+/// never shows in the result.
 
 ROPE_DETAIL_QUIET_BEGIN
 

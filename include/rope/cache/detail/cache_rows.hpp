@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 #define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
-#include <algorithm>  // std::min, std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -21,8 +21,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back: copied,
-/// rotated, or normalised and rotated, each rounded once.
+/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
+/// copied, rotated, or normalised and rotated, each rounded once.
 
 namespace rope {
 inline namespace ROPE_ABI {

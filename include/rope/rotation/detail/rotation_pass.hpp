@@ -95,9 +95,9 @@ class rotation {
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
 
-  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks where
-  /// the data is larger than a core's own cache. Where the heads of a token are next to each other,
-  /// half_split is 1.03 times as fast in rotate_in_order (AVX2, Zen 3).
+  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks
+  /// where the data is larger than L2. Where the heads of a token are next to each other, half_split is 1.03
+  /// times as fast in rotate_in_order (AVX2, Zen 3).
   bool takes_groups(Index two_blocks) const {
     if (x_.heads == 1) return true;
     return heads_per_table_read > 1 && table_.pairs <= two_blocks &&

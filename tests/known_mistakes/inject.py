@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The museum of bugs that must never come back: plants them one by one, and sees that a test catches each.
+"""Known mistakes that must never come back: injects them one by one, and sees that a test catches each.
 
-    tests/museum/plant.py                    every exhibit
-    tests/museum/plant.py --only TEXT        those whose name contains TEXT; may be repeated
-    tests/museum/plant.py --since COMMIT     those that differ from COMMIT, or whose header or test does
-    tests/museum/plant.py --list             their names
-    tests/museum/plant.py --check            compiles nothing: every bug still applies, every test exists, the
-                                             table in README.md is that of the exhibits
-    tests/museum/plant.py --table            writes that table
+    tests/known_mistakes/inject.py                    every mistake
+    tests/known_mistakes/inject.py --only TEXT        those whose name contains TEXT; may be repeated
+    tests/known_mistakes/inject.py --since COMMIT     those that differ from COMMIT, or whose header or test does
+    tests/known_mistakes/inject.py --list             their names
+    tests/known_mistakes/inject.py --check            compiles nothing: every bug still applies, every test exists, the
+                                             table in README.md is that of the mistakes
+    tests/known_mistakes/inject.py --table            writes that table
 
-Other options: --minutes M, after which no other exhibit is begun and the last line counts what was left,
+Other options: --minutes M, after which no other mistake is begun and the last line counts what was left,
 --cxx COMPILER (clang++ or g++), --jobs N, --timeout SECONDS for one run of a test, --scratch FOLDER. The folder
-is kept: until a header, a test or an exhibit changes, a second run does not plant again what
+is kept: until a header, a test or a mistake changes, a second run does not inject again what
 was caught, nor test the true headers again. Remove it, or name another, for a run from nothing.
 
 It needs Python 3, Eigen (pkg-config, or /usr/include/eigen3) and Catch2 2.13 or 3; the headers of the tree are
-only read: a planted one lies in the scratch folder, which is searched before include/.
+only read: a injected one lies in the scratch folder, which is searched before include/.
 
-exhibits.json is a list of objects:
+mistakes.json is a list of objects:
 
     name      what is prevented
     reports   where it is told of: "project#number", or "here", in an earlier state of this library; empty where
@@ -27,15 +27,15 @@ exhibits.json is a list of objects:
     case      the test case in it; TEMPLATE_TEST_CASEs by their common name
     with      more files below tests/, to compile and link; of a warning, those that the test includes
     flags     more flags of the compiler and linker
-    header    the header below include/ in which the bug is planted
+    header    the header below include/ in which the bug is injected
     find      the text to be replaced, which occurs there exactly once
-    plant     the bug
+    inject    the bug
     by        how the test notices: "run" (the case fails, or crashes), "compile" (the test no longer compiles),
               "refusal" (the test, a file of compile_fail/, is compiled though it must not be) or "warning"
               (the compiler, with the flags, no longer takes the test without a word); else "run"
-    gate      instead of case, header, find and plant: what holds a rule that no header can break
+    gate      instead of case, header, find and inject: what holds a rule that no header can break
 
-The last line counts; the exit status is 1 if a bug was not caught or could not be planted.
+The last line counts; the exit status is 1 if a bug was not caught or could not be injected.
 """
 
 import argparse
@@ -57,15 +57,15 @@ TESTS = HERE.parent
 ROOT = TESTS.parent
 INCLUDE = ROOT / "include"
 PAGE = HERE / "README.md"
-TABLE_BEGIN, TABLE_END = "<!-- exhibits -->\n", "<!-- end -->\n"
+TABLE_BEGIN, TABLE_END = "<!-- mistakes -->\n", "<!-- end -->\n"
 
 
 class Failure(Exception):
-    """What is wrong with an exhibit or with this machine, in words."""
+    """What is wrong with a mistake or with this machine, in words."""
 
 
-def changed_since(commit, exhibits):
-    """The exhibits that a commit does not have as they are, or whose files differ from those of it."""
+def changed_since(commit, mistakes):
+    """The mistakes that a commit does not have as they are, or whose files differ from those of it."""
     def git(*arguments):
         code, said = run(["git", "-C", str(ROOT), *arguments])
         if code != 0:
@@ -74,9 +74,9 @@ def changed_since(commit, exhibits):
 
     files = git("diff", "--name-only", commit, "--", "include", "tests").splitlines()
     files = {file.removeprefix("include/").removeprefix("tests/") for file in files}
-    place = "tests/museum/exhibits.json"  # which a commit from before the museum lacks
+    place = "tests/known_mistakes/mistakes.json"  # which older commits lack
     before = json.loads(git("show", f"{commit}:{place}")) if git("ls-tree", commit, "--", place) else []
-    return [e for e in exhibits if e not in before or files & {e["test"], e.get("header"), *e.get("with", [])}]
+    return [e for e in mistakes if e not in before or files & {e["test"], e.get("header"), *e.get("with", [])}]
 
 
 def cases_in(text):
@@ -85,40 +85,40 @@ def cases_in(text):
     return {re.sub(r'"\s*"', "", name)[1:-1].replace('\\"', '"') for name in found}
 
 
-def check(exhibit):
-    """Whether an exhibit still applies, without compiling anything."""
-    test = TESTS / exhibit["test"]
+def check(mistake):
+    """Whether a mistake still applies, without compiling anything."""
+    test = TESTS / mistake["test"]
     if not test.exists():
-        raise Failure(f"no longer applies: there is no {exhibit['test']}")
-    if "gate" in exhibit:
+        raise Failure(f"no longer applies: there is no {mistake['test']}")
+    if "gate" in mistake:
         return
-    way = exhibit.get("by", "run")
+    way = mistake.get("by", "run")
     if way not in ("run", "compile", "refusal", "warning"):
         raise Failure(f"is noticed by run, compile, refusal or warning, got {way}")
-    if way == "run" and exhibit["case"] not in cases_in(test.read_text(encoding="utf-8")):
-        raise Failure(f"no longer applies: {exhibit['test']} has no case \"{exhibit['case']}\"")
-    header = INCLUDE / exhibit["header"]
+    if way == "run" and mistake["case"] not in cases_in(test.read_text(encoding="utf-8")):
+        raise Failure(f"no longer applies: {mistake['test']} has no case \"{mistake['case']}\"")
+    header = INCLUDE / mistake["header"]
     if not header.is_file():
-        raise Failure(f"no longer applies: there is no {exhibit['header']}")
-    times = header.read_text(encoding="utf-8").count(exhibit["find"])
+        raise Failure(f"no longer applies: there is no {mistake['header']}")
+    times = header.read_text(encoding="utf-8").count(mistake["find"])
     if times != 1:
-        raise Failure(f"no longer applies: the text is {times} times in {exhibit['header']}, and must be once")
-    if exhibit["find"] == exhibit["plant"]:
-        raise Failure("plants nothing")
+        raise Failure(f"no longer applies: the text is {times} times in {mistake['header']}, and must be once")
+    if mistake["find"] == mistake["inject"]:
+        raise Failure("injects nothing")
 
 
-def table(exhibits):
+def table(mistakes):
     lines = ["| prevented | seen in | held by |\n", "|---|---|---|\n"]
-    for e in exhibits:
+    for e in mistakes:
         place = f"[{e['test']}](../{e['test']})"
         held = e["gate"] if "gate" in e else "\"" + e["case"] + "\"" if "case" in e else "the compiler"
         lines.append(f"| {e['name']} | {', '.join(e['reports'])} | {place}: {held} |\n".replace("\\|", "|"))
     return "".join(lines)
 
 
-def page_with(text, exhibits):
+def page_with(text, mistakes):
     begin, end = text.index(TABLE_BEGIN) + len(TABLE_BEGIN), text.index(TABLE_END)
-    return text[:begin] + table(exhibits) + text[end:]
+    return text[:begin] + table(mistakes) + text[end:]
 
 
 def run(command, timeout=None):
@@ -166,7 +166,7 @@ class Workshop:
         part.rename(out)
 
     def first_header(self, flags):
-        """What every test includes and no exhibit changes, precompiled."""
+        """What every test includes and no mistake changes, precompiled."""
         folder = pathlib.Path(self.precompiled.name) / hashlib.sha256(repr(flags).encode()).hexdigest()[:12]
         folder.mkdir(exist_ok=True)
         first = folder / "first.hpp"
@@ -190,13 +190,13 @@ class Workshop:
 
         return [str(self.once(self.scratch / f"main_{key}.o", make))]
 
-    def build(self, exhibit, headers, program):
-        """Compiles the files of an exhibit and links them. `headers` are searched before include/."""
-        flags = exhibit.get("flags", [])
+    def build(self, mistake, headers, program):
+        """Compiles the files of a mistake and links them. `headers` are searched before include/."""
+        flags = mistake.get("flags", [])
         compiled = [f for f in flags if not f.startswith("-l")]
         first = self.first_header(compiled)
         objects = []
-        for file in [exhibit["test"]] + exhibit.get("with", []):
+        for file in [mistake["test"]] + mistake.get("with", []):
             out = program.with_name(f"{program.name}.{os.getpid()}.{file.replace('/', '_')}.o")
             command = self.base + compiled + ["-include", str(first)]
             for folder in headers + [INCLUDE]:
@@ -207,9 +207,9 @@ class Workshop:
         for file in objects:
             os.remove(file)
 
-    def passes(self, exhibit, program):
-        """Whether the case of an exhibit passes, and what was seen."""
-        escaped = re.sub(r"([,\[\]\\*~])", r"\\\1", exhibit["case"])
+    def passes(self, mistake, program):
+        """Whether the case of a mistake passes, and what was seen."""
+        escaped = re.sub(r"([,\[\]\\*~])", r"\\\1", mistake["case"])
         try:
             code, said = run([str(program), escaped + "*", "--rng-seed", "1"], self.timeout)
         except subprocess.TimeoutExpired:
@@ -221,41 +221,41 @@ class Workshop:
         failed = re.search(r"assertions?: .*", said)
         return False, f"signal {-code}" if code < 0 else failed.group(0) if failed else f"exit status {code}"
 
-    def refused(self, exhibit, headers):
+    def refused(self, mistake, headers):
         """Whether a file of compile_fail/ is refused with the sentence that it expects."""
-        file = TESTS / exhibit["test"]
+        file = TESTS / mistake["test"]
         expected = re.search(r"// EXPECT: (.*)", file.read_text(encoding="utf-8")).group(1)
-        command = self.base + exhibit.get("flags", []) + ["-fsyntax-only", "-DSHOULD_FAIL"]
+        command = self.base + mistake.get("flags", []) + ["-fsyntax-only", "-DSHOULD_FAIL"]
         for folder in headers + [INCLUDE]:
             command += ["-I", str(folder)]
         code, said = run(command + [str(file)])
         return code != 0 and re.search(expected, said) is not None
 
-    def without_a_word(self, exhibit, headers):
-        """Whether the compiler, with the flags of an exhibit, has nothing to say about its test."""
-        command = [word for word in self.base if word != "-w"] + exhibit.get("flags", []) + ["-fsyntax-only"]
+    def without_a_word(self, mistake, headers):
+        """Whether the compiler, with the flags of a mistake, has nothing to say about its test."""
+        command = [word for word in self.base if word != "-w"] + mistake.get("flags", []) + ["-fsyntax-only"]
         for folder in headers + [INCLUDE]:
             command += ["-I", str(folder)]
-        code, said = run(command + [str(TESTS / exhibit["test"])])
+        code, said = run(command + [str(TESTS / mistake["test"])])
         return code == 0 and said == ""
 
-    def true_program(self, exhibit):
-        """The test on the headers as they are, compiled once for all exhibits of a file."""
-        return self.once(self.scratch / ("true_" + self.state_of(exhibit).hexdigest()[:16]),
-                         lambda out: self.build(exhibit, [], out))
+    def true_program(self, mistake):
+        """The test on the headers as they are, compiled once for all mistakes of a file."""
+        return self.once(self.scratch / ("true_" + self.state_of(mistake).hexdigest()[:16]),
+                         lambda out: self.build(mistake, [], out))
 
-    def passes_on_true_headers(self, exhibit):
-        if exhibit.get("by") == "refusal":
-            return self.refused(exhibit, [])
-        if exhibit.get("by") == "warning":
-            return self.without_a_word(exhibit, [])
-        program = self.true_program(exhibit)
-        if exhibit.get("by") == "compile":
+    def passes_on_true_headers(self, mistake):
+        if mistake.get("by") == "refusal":
+            return self.refused(mistake, [])
+        if mistake.get("by") == "warning":
+            return self.without_a_word(mistake, [])
+        program = self.true_program(mistake)
+        if mistake.get("by") == "compile":
             return True
-        key = hashlib.sha256(exhibit["case"].encode()).hexdigest()[:12]
+        key = hashlib.sha256(mistake["case"].encode()).hexdigest()[:12]
 
         def make(out):
-            good, seen = self.passes(exhibit, program)
+            good, seen = self.passes(mistake, program)
             if not good:
                 raise Failure(f"fails on the true headers: {seen}")
             out.touch()
@@ -263,48 +263,48 @@ class Workshop:
         self.once(program.with_name(program.name + "_passed_" + key), make)
         return True
 
-    def state_of(self, exhibit):
+    def state_of(self, mistake):
         """A hash of all that decides what a test of the true headers says, but for libraries."""
         state = self.state.copy()
-        for file in [exhibit["test"]] + exhibit.get("with", []):
+        for file in [mistake["test"]] + mistake.get("with", []):
             state.update((TESTS / file).read_bytes())
-        state.update(repr((exhibit["test"], self.base, exhibit.get("flags", []))).encode())
+        state.update(repr((mistake["test"], self.base, mistake.get("flags", []))).encode())
         return state
 
-    def caught(self, exhibit):
-        """Whether the test notices the bug, and how. A bug that was caught is planted again when something changed."""
-        state = self.state_of(exhibit)
-        state.update(json.dumps(exhibit, sort_keys=True).encode())
+    def caught(self, mistake):
+        """Whether the test notices the bug, and how. A bug that was caught is injected again when something changed."""
+        state = self.state_of(mistake)
+        state.update(json.dumps(mistake, sort_keys=True).encode())
         known = self.scratch / ("caught_" + state.hexdigest()[:16])
         if known.exists():
             return True, known.read_text(encoding="utf-8")
-        good, seen = self.plant(exhibit)
+        good, seen = self.inject(mistake)
         if good:
             known.write_text(seen, encoding="utf-8")
         return good, seen
 
-    def plant(self, exhibit):
-        if not self.passes_on_true_headers(exhibit):
+    def inject(self, mistake):
+        if not self.passes_on_true_headers(mistake):
             raise Failure("the test fails on the true headers")
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             place = pathlib.Path(folder)
-            text = (INCLUDE / exhibit["header"]).read_text(encoding="utf-8")
-            planted = place / "include" / exhibit["header"]
-            planted.parent.mkdir(parents=True)
-            planted.write_text(text.replace(exhibit["find"], exhibit["plant"]), encoding="utf-8")
-            if exhibit.get("by") == "refusal":
-                return not self.refused(exhibit, [place / "include"]), "no longer refused"
-            if exhibit.get("by") == "warning":
-                return not self.without_a_word(exhibit, [place / "include"]), "the compiler warns or stops"
+            text = (INCLUDE / mistake["header"]).read_text(encoding="utf-8")
+            injected = place / "include" / mistake["header"]
+            injected.parent.mkdir(parents=True)
+            injected.write_text(text.replace(mistake["find"], mistake["inject"]), encoding="utf-8")
+            if mistake.get("by") == "refusal":
+                return not self.refused(mistake, [place / "include"]), "no longer refused"
+            if mistake.get("by") == "warning":
+                return not self.without_a_word(mistake, [place / "include"]), "the compiler warns or stops"
             try:
-                self.build(exhibit, [place / "include"], place / "program")
+                self.build(mistake, [place / "include"], place / "program")
             except Failure as failure:
-                if exhibit.get("by") == "compile":
+                if mistake.get("by") == "compile":
                     return True, "no longer compiles"
                 raise failure
-            if exhibit.get("by") == "compile":
+            if mistake.get("by") == "compile":
                 return False, ""
-            good, seen = self.passes(exhibit, place / "program")
+            good, seen = self.passes(mistake, place / "program")
             return not good, seen
 
 
@@ -323,12 +323,12 @@ def main():
     parser.add_argument("--timeout", type=float, default=300)
     options = parser.parse_args()
 
-    every = json.loads((HERE / "exhibits.json").read_text(encoding="utf-8"))
-    exhibits = [e for e in every if not options.only or any(text in e["name"] for text in options.only)]
+    every = json.loads((HERE / "mistakes.json").read_text(encoding="utf-8"))
+    mistakes = [e for e in every if not options.only or any(text in e["name"] for text in options.only)]
     if options.since:
-        exhibits = changed_since(options.since, exhibits)
+        mistakes = changed_since(options.since, mistakes)
     if options.list:
-        print("\n".join(e["name"] for e in exhibits))
+        print("\n".join(e["name"] for e in mistakes))
         return 0
     if options.table:
         PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), every), encoding="utf-8")
@@ -337,21 +337,21 @@ def main():
     wrong = 0
     if len({e["name"] for e in every}) != len(every):
         wrong += 1
-        print("two exhibits have one name")
+        print("two mistakes have one name")
     sound = []
-    for exhibit in exhibits:
+    for mistake in mistakes:
         try:
-            check(exhibit)
-            sound.append(exhibit)
+            check(mistake)
+            sound.append(mistake)
         except Failure as failure:
             wrong += 1
-            print(f"{exhibit['name']}: {failure}", flush=True)
+            print(f"{mistake['name']}: {failure}", flush=True)
     if options.check:
         page = PAGE.read_text(encoding="utf-8")
         if page != page_with(page, every):
             wrong += 1
-            print("tests/museum/README.md is not fresh: run tests/museum/plant.py --table")
-        print(f"{len(exhibits)} exhibits, {wrong} of them wrong")
+            print("tests/known_mistakes/README.md is not fresh: run tests/known_mistakes/inject.py --table")
+        print(f"{len(mistakes)} mistakes, {wrong} of them wrong")
         return 1 if wrong else 0
 
     options.scratch.mkdir(parents=True, exist_ok=True)
@@ -359,12 +359,12 @@ def main():
     counts = {"caught": 0, "NOT caught": 0, "held by a gate": 0, "left for want of time": 0}
     end = time.monotonic() + 60 * options.minutes
 
-    def judge(exhibit):
+    def judge(mistake):
         if time.monotonic() > end:
             return "left for want of time", ""
-        if "gate" in exhibit:
-            return "held by a gate", exhibit["gate"]
-        good, seen = workshop.caught(exhibit)
+        if "gate" in mistake:
+            return "held by a gate", mistake["gate"]
+        good, seen = workshop.caught(mistake)
         return "caught" if good else "NOT caught", seen
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -378,7 +378,7 @@ def main():
                 wrong += 1
                 line = f"not decided: {failure}"
             print(f"{running[done]['name']}: {line}", flush=True)
-    print(", ".join(f"{count} {result}" for result, count in counts.items()) + f", {wrong} could not be planted")
+    print(", ".join(f"{count} {result}" for result, count in counts.items()) + f", {wrong} could not be injected")
     return 1 if wrong or counts["NOT caught"] else 0
 
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Puts many mutants of mutate.py into one program, and lets each run the tests that reach it.
 
-    tests/mutate_together.py              100 mutants of each room, drawn from a seed
-    tests/mutate_together.py --room tables --count 200
+    tests/mutate_many.py              100 mutants of each module, drawn from a seed
+    tests/mutate_many.py --module tables --count 200
 
-    tests/mutate_together.py --suite tables    all mutants are made, those of this room run its tests
+    tests/mutate_many.py --suite tables    all mutants are made, those of this module run its tests
 
 Other options: --seed N, --jobs N, --cxx CLANG, --scratch FOLDER (kept; what was decided is not decided again until a
 header or a test changes), --alone N (seconds for judging, one by one as mutate.py does, what cannot be
@@ -122,7 +122,7 @@ class Builder:
     def __init__(self, options, chosen):
         self.options, self.chosen = options, chosen
         self.tree, self.programs, self.made = options.scratch / "tree", options.scratch / "programs", {}
-        self.shop = mutate.plant.Workshop(options.cxx, options.scratch, options.timeout)
+        self.shop = mutate.inject.Workshop(options.cxx, options.scratch, options.timeout)
         self.shop.base += ["-Wno-c++11-narrowing", "-ferror-limit=0", "-ftemplate-backtrace-limit=0"]
         self.shop.base += ["-march=native"] * options.native
         self.shop.state.update(repr(self.shop.base).encode())
@@ -188,7 +188,7 @@ class Builder:
         if not program.exists():
             try:
                 self.shop.build({"test": test, "flags": list(flags)}, [self.tree / "include"], program)
-            except mutate.plant.Failure as failure:
+            except mutate.inject.Failure as failure:
                 return str(failure)
         self.made[test] = program
         return None
@@ -198,13 +198,13 @@ class Builder:
         self.copy()
         self.write()
         self.programs.mkdir(exist_ok=True)
-        code, said = mutate.plant.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
+        code, said = mutate.inject.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
                                        str(mutate.TESTS / "hygiene/everything.cpp")])
         while code != 0:
             self.retry(said)
-            code, said = mutate.plant.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
+            code, said = mutate.inject.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
                                            str(mutate.TESTS / "hygiene/everything.cpp")])
-        files = [f for room in self.options.suite + ["laws"] * (self.options.suite == mutate.ROOMS) for f in sorted((mutate.TESTS / room).rglob("*.test.cpp"))]
+        files = [f for module in self.options.suite + ["laws"] * (self.options.suite == mutate.MODULES) for f in sorted((mutate.TESTS / module).rglob("*.test.cpp"))]
         tests = [str(f.relative_to(mutate.TESTS)) for f in files if "uses.test.cpp" not in f.name]
         while len(self.made) < len(tests):
             left = [test for test in tests if test not in self.made]  # a switch that others lack hurts no program
@@ -299,8 +299,8 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--room", action="append", choices=mutate.ROOMS, default=[])
-    parser.add_argument("--suite", action="append", choices=mutate.ROOMS, default=[])
+    parser.add_argument("--module", action="append", choices=mutate.MODULES, default=[])
+    parser.add_argument("--suite", action="append", choices=mutate.MODULES, default=[])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", type=int, default=0)
@@ -312,13 +312,13 @@ def main():
     parser.add_argument("--scratch", type=pathlib.Path,
                         default=pathlib.Path(tempfile.gettempdir()) / f"rope_mutation_{os.getuid()}")
     options = parser.parse_args()
-    options.suite = options.suite or options.room or mutate.ROOMS
+    options.suite = options.suite or options.module or mutate.MODULES
     options.scratch = options.scratch.resolve()
     options.scratch.mkdir(parents=True, exist_ok=True)
 
     chosen = []
-    for room in options.room or mutate.ROOMS:
-        headers = sorted(str(f.relative_to(mutate.INCLUDE)) for f in (mutate.INCLUDE / "rope" / room).rglob("*.hpp"))
+    for module in options.module or mutate.MODULES:
+        headers = sorted(str(f.relative_to(mutate.INCLUDE)) for f in (mutate.INCLUDE / "rope" / module).rglob("*.hpp"))
         every = [(header, place) for header in headers for place in mutate.places_of(header)]
         chosen += random.Random(options.seed).sample(every, min(options.count or len(every), len(every)))
 
@@ -347,7 +347,7 @@ def main():
 
     def explained(k):
         header, (_, before, after) = mutant(k)
-        return any((e["header"], e["find"], e["plant"]) == (header, before.strip(), after.strip()) for e in entries)
+        return any((e["header"], e["find"], e["inject"]) == (header, before.strip(), after.strip()) for e in entries)
 
     if len(verdicts) < len(chosen):
         start = time.monotonic()
@@ -371,7 +371,7 @@ def main():
             print(f"{len(runner.cases)} test cases traced, {len(again)} programs optimised, "
                   f"{time.monotonic() - start:.0f} s", flush=True)
         todo = [k for k in sorted(mine) if k not in set(builder.alone) and str(k) not in verdicts]
-        random.Random(options.seed).shuffle(todo)  # what is cut short has judged some of every room
+        random.Random(options.seed).shuffle(todo)  # what is cut short has judged some of every module
         later = [k for k in builder.alone if k in mine and str(k) not in verdicts]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             running = {pool.submit(runner.judge, k): k for k in todo}
@@ -391,15 +391,15 @@ def main():
                 if done.result() is not None:
                     note(running[done], done.result())
 
-    rooms = collections.defaultdict(collections.Counter)
+    modules = collections.defaultdict(collections.Counter)
     for k in range(len(chosen)):
         verdict = verdicts.get(str(k), "undecided")
-        rooms[chosen[k][0].split("/")[1]]["explained" if verdict == "survived" and explained(k) else verdict] += 1
+        modules[chosen[k][0].split("/")[1]]["explained" if verdict == "survived" and explained(k) else verdict] += 1
     total = collections.Counter()
-    for room in mutate.ROOMS:
-        if room in rooms:
-            total += rooms[room]
-            print(f"{room}: " + ", ".join(f"{count} {result}" for result, count in sorted(rooms[room].items())))
+    for module in mutate.MODULES:
+        if module in modules:
+            total += modules[module]
+            print(f"{module}: " + ", ".join(f"{count} {result}" for result, count in sorted(modules[module].items())))
     made = total["killed"] + total["survived"] + total["explained"]
     print(f"{made} mutants, {100 * total['killed'] / max(made, 1):.1f} % killed, {total['explained']} explained, "
           f"{total['survived']} survived; seed {options.seed}, {total['stillborn']} did not compile, "

@@ -58,7 +58,8 @@ struct memories {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("keys of the caller's turn as those of a cache", "[cache]", float, double, Eigen::half) {
+TEMPLATE_TEST_CASE("shift_keys and rebase_keys give the bits of kv_cache", "[cache]", float, double,
+                   Eigen::half) {
   using S = std::conditional_t<std::is_same_v<TestType, double>, double, float>;
   testing::for_each_layout([](auto layout) {
     using Layout = decltype(layout);

@@ -1,9 +1,9 @@
-# Files of tests that a build with ROPE_TEST_TOGETHER compiles as one, each line one group: of what files of a room have in
+# Files of tests that a build with ROPE_TEST_UNITY compiles as one, each line one group: of what files of a module have in
 # common, most of it instantiated templates, the compiler then makes one copy and not three, which takes a quarter of the time.
 # Files of a group share their unnamed namespaces, so no two of them may give one name to two things: the compiler says so of
 # most, but of two functions it may silently take the other. A file that stands in no line is compiled alone, as all files
-# are in a build without ROPE_TEST_TOGETHER.
-set(compiled_together
+# are in a build without ROPE_TEST_UNITY.
+set(unity_groups
   "attention/attention attention/merge attention/quantized_attention"
   "attention/gradient attention/tape attention/weights"
   "attention/laws/attention_features attention/laws/attention_storage attention/laws/attention_training"
@@ -13,17 +13,17 @@ set(compiled_together
   "attention/laws/repeated_tokens attention/laws/shared_work"
   "base/number_array base/parallel"
   "base/laws/integer_lists base/laws/lanes base/laws/packed_products base/laws/sum_of_products"
-  "block/gradient block/multi_head_tape block/weights"
+  "block/gradient block/laws/multi_head_tape block/weights"
   "block/laws/axes_block block/laws/block_decode block/laws/block_gradient_threads"
   "block/laws/block_repeated_tokens block/laws/block_threads"
   "cache/attention cache/describe cache/page_attention"
   "cache/growing_cache cache/page_view cache/policy"
   "cache/kv_cache cache/latent_cache cache/token_coordinates"
-  "cache/page_writes cache/ring_cache cache/turned_keys"
+  "cache/page_writes cache/ring_cache cache/shift_keys"
   "cache/laws/append_at cache/laws/axes_rings cache/laws/normed_keys"
-  "cache/laws/axes_refusals cache/laws/decode cache/laws/ring_stream"
+  "cache/laws/axes_errors cache/laws/decode cache/laws/ring_stream"
   "cache/laws/axes_states cache/laws/shift"
-  "cache/laws/axes_turns cache/laws/rebase cache/laws/ring_fuzz"
+  "cache/laws/axes_rotations cache/laws/rebase cache/laws/ring_fuzz"
   "cache/laws/latent_attention cache/laws/remembered_counts"
   "cache/laws/pages cache/laws/quantized_caches"
   "frequencies/axes frequencies/frequencies frequencies/longrope"
@@ -40,12 +40,12 @@ set(compiled_together
   "models/laws/query_scaling_of_layer models/laws/records models/laws/reference_layers"
   "positions/grid_positions positions/hunyuan_positions"
   "positions/multimodal_positions positions/position_maps positions/positions"
-  "rotation/gradient rotation/hadamard rotation/permute"
+  "rotation/angle_gradient rotation/gradient rotation/hadamard rotation/permute"
   "rotation/head_norm rotation/head_norm_gradient rotation/pope"
   "rotation/quantize rotation/query_scaling rotation/rotate"
   "rotation/rotate_heads rotation/xpos_gradient"
-  "rotation/laws/layout_refusals rotation/laws/mixed_types rotation/laws/placed_rotation"
-  "rotation/laws/once_per_token rotation/laws/permuted_scores rotation/laws/rotate_refusals"
+  "rotation/laws/layout_errors rotation/laws/mixed_types rotation/laws/placed_rotation"
+  "rotation/laws/once_per_token rotation/laws/permuted_scores rotation/laws/rotate_errors"
   "rotation/laws/rotate_accuracy rotation/laws/shifted_heads"
   "tables/fourier tables/given_table tables/phase"
   "tables/query_key_tables tables/table tables/xpos"
