@@ -10313,7 +10313,7 @@ void add_products(const A* numbers, const A* panel, Index panel_stride, Index de
 }
 /// Panels [count / width, depth, width] of rows [count, depth], zeros behind the last row.
 template <class A>
-void pack_turned(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
+void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
   constexpr Index width = panel_shape<A>::width;
   for (Index n = 0; n < count; n += width)
     pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth,
@@ -10365,8 +10365,8 @@ struct attention_gradient_scratch {
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
   A* products;           // [rows]: upstream . out
-  A* turned_keys;        // [tile / width, head_dim, width]: keys of a tile, transposed
-  A* turned_values;      // [tile / width, value_dim, width]
+  A* transposed_keys;    // [tile / width, head_dim, width]: keys of a tile, transposed
+  A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
   A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
@@ -10394,8 +10394,8 @@ struct attention_gradient_scratch {
     d_queries = take(rows * of_keys);
     weights = take(rows * shape::tile);
     slopes = take(rows * shape::tile);
-    turned_keys = take(shape::tile * head_dim);
-    turned_values = take(shape::tile * value_dim);
+    transposed_keys = take(shape::tile * head_dim);
+    transposed_values = take(shape::tile * value_dim);
     keys = take(shape::tile * of_keys);
     wide = take(shape::tile * widest);
     scores = take(shape::rows * panel_shape<A>::tile);
@@ -10471,14 +10471,14 @@ struct attention_gradient_rows {
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
-    pack_turned(rows.rows, rows.stride, count, tape.k.head_dim, m.turned_keys);
+    pack_transposed_panels(rows.rows, rows.stride, count, tape.k.head_dim, m.transposed_keys);
     for (Index j = 0; j < count; ++j)
       pack_row(rows.rows + j * rows.stride, tape.k.head_dim, m.keys + j * shape::width,
                key_sums<A>::panel_size);
   }
   void pack_values(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.v, b, begin, count, kv, m.wide);
-    pack_turned(rows.rows, rows.stride, count, tape.v.head_dim, m.turned_values);
+    pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
   }
   /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
   void multiply(const A* rows, Index s, const A* turned, Index depth, tile_range hull, A* products,
@@ -10582,7 +10582,7 @@ struct attention_gradient_rows {
       for (Index s = 0; s < m.strips; ++s) {
         tile_softmax<A> softmax(keys, strip(s));
         if (softmax.hull().empty()) continue;
-        multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
+        multiply(m.queries, s, m.transposed_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);
         softmax.run(m.scores, factors, state_of(s));
       }
@@ -10818,7 +10818,7 @@ class attention_gradient_block {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
   bool finite_keys(Index count) const {
-    return all_finite(m_.turned_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
+    return all_finite(m_.transposed_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
   /// Weights and slopes of strip s.
   strip_slopes<A> weigh(Index s) {
@@ -10826,8 +10826,9 @@ class attention_gradient_block {
     const Index row = s * shape::rows;
     A *weights = m_.weights + row * shape::tile, *products = m_.slopes + row * shape::tile;
     m_.hulls[s] = slopes.hull();
-    rows_.multiply(m_.queries, s, m_.turned_keys, rows_.tape.k.head_dim, slopes.hull(), weights, shape::tile);
-    rows_.multiply(m_.upstream, s, m_.turned_values, rows_.tape.v.head_dim, slopes.hull(), products,
+    rows_.multiply(m_.queries, s, m_.transposed_keys, rows_.tape.k.head_dim, slopes.hull(), weights,
+                   shape::tile);
+    rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(), products,
                    shape::tile);
     slopes.run(weights, products, rows_.factors, {m_.shifts + row, m_.factors + row, m_.products + row});
     return slopes;
@@ -20972,7 +20973,7 @@ template <class X, class G>
 double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
-/// Heads that a table turns and their gradient, as one of the functions of gradient.hpp is given them.
+/// Heads that a table turns and their gradient, as one of the functions of angle_gradient.hpp is given them.
 template <class X, class G, class S, class Source>
 struct turned_heads {
   head_view<const X> x;    // the channels that turn, before the rotation or after it
@@ -22118,7 +22119,7 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
     return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
   });
 }
-/// The gradient with respect to inv_freq of one side: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq of one side: as in angle_gradient.hpp, for queries and keys alike.
 ///
 ///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
 ///

@@ -33,6 +33,7 @@ set(shared_details
   rotation/detail/rotation_pass  # attention, caches and block rotate what they have checked
   rotation/detail/key_rotator    # caches rotate stored keys
   attention/detail/attend        # caches attend to rows that they have checked
+  attention/detail/token_source  # pages are a block table, which attention reads
   cache/detail/cache_step)       # a block checks a whole step before it appends
 list(LENGTH shared_details count)
 if(count GREATER 8)

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <rope/attention/detail/attend.hpp>  // block_table
+#include <rope/attention/detail/token_source.hpp>  // block_table
 #include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>

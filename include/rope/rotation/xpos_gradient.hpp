@@ -51,7 +51,7 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
   });
 }
 
-/// The gradient with respect to inv_freq of one side: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq of one side: as in angle_gradient.hpp, for queries and keys alike.
 ///
 ///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
 ///

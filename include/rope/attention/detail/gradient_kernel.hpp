@@ -216,7 +216,7 @@ class attention_gradient_block {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
   bool finite_keys(Index count) const {
-    return all_finite(m_.turned_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
+    return all_finite(m_.transposed_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
 
   /// Weights and slopes of strip s.
@@ -225,8 +225,9 @@ class attention_gradient_block {
     const Index row = s * shape::rows;
     A *weights = m_.weights + row * shape::tile, *products = m_.slopes + row * shape::tile;
     m_.hulls[s] = slopes.hull();
-    rows_.multiply(m_.queries, s, m_.turned_keys, rows_.tape.k.head_dim, slopes.hull(), weights, shape::tile);
-    rows_.multiply(m_.upstream, s, m_.turned_values, rows_.tape.v.head_dim, slopes.hull(), products,
+    rows_.multiply(m_.queries, s, m_.transposed_keys, rows_.tape.k.head_dim, slopes.hull(), weights,
+                   shape::tile);
+    rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(), products,
                    shape::tile);
     slopes.run(weights, products, rows_.factors, {m_.shifts + row, m_.factors + row, m_.products + row});
     return slopes;

@@ -74,14 +74,14 @@ struct attention_gradient_rows {
 
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
-    pack_turned(rows.rows, rows.stride, count, tape.k.head_dim, m.turned_keys);
+    pack_transposed_panels(rows.rows, rows.stride, count, tape.k.head_dim, m.transposed_keys);
     for (Index j = 0; j < count; ++j)
       pack_row(rows.rows + j * rows.stride, tape.k.head_dim, m.keys + j * shape::width,
                key_sums<A>::panel_size);
   }
   void pack_values(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.v, b, begin, count, kv, m.wide);
-    pack_turned(rows.rows, rows.stride, count, tape.v.head_dim, m.turned_values);
+    pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
   }
 
   /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
@@ -192,7 +192,7 @@ struct attention_gradient_rows {
       for (Index s = 0; s < m.strips; ++s) {
         tile_softmax<A> softmax(keys, strip(s));
         if (softmax.hull().empty()) continue;
-        multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
+        multiply(m.queries, s, m.transposed_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);
         softmax.run(m.scores, factors, state_of(s));
       }

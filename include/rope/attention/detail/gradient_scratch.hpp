@@ -107,7 +107,7 @@ void add_products(const A* numbers, const A* panel, Index panel_stride, Index de
 
 /// Panels [count / width, depth, width] of rows [count, depth], zeros behind the last row.
 template <class A>
-void pack_turned(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
+void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
   constexpr Index width = panel_shape<A>::width;
   for (Index n = 0; n < count; n += width)
     pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth,
@@ -165,8 +165,8 @@ struct attention_gradient_scratch {
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
   A* products;           // [rows]: upstream . out
-  A* turned_keys;        // [tile / width, head_dim, width]: keys of a tile, transposed
-  A* turned_values;      // [tile / width, value_dim, width]
+  A* transposed_keys;    // [tile / width, head_dim, width]: keys of a tile, transposed
+  A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
   A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
@@ -195,8 +195,8 @@ struct attention_gradient_scratch {
     d_queries = take(rows * of_keys);
     weights = take(rows * shape::tile);
     slopes = take(rows * shape::tile);
-    turned_keys = take(shape::tile * head_dim);
-    turned_values = take(shape::tile * value_dim);
+    transposed_keys = take(shape::tile * head_dim);
+    transposed_values = take(shape::tile * value_dim);
     keys = take(shape::tile * of_keys);
     wide = take(shape::tile * widest);
     scores = take(shape::rows * panel_shape<A>::tile);

@@ -61,7 +61,7 @@ double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
-/// Heads that a table turns and their gradient, as one of the functions of gradient.hpp is given them.
+/// Heads that a table turns and their gradient, as one of the functions of angle_gradient.hpp is given them.
 template <class X, class G, class S, class Source>
 struct turned_heads {
   head_view<const X> x;    // the channels that turn, before the rotation or after it
