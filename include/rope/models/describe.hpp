@@ -205,7 +205,11 @@ std::string describe(const Model& model) {
     return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
-  if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
+  if (model.sink_logits)
+    text += line("sink logits", "in the checkpoint: attention_options::sink_logits" +
+                                    (model.layers_without_sinks.empty()
+                                         ? ""
+                                         : "; none in layers " + detail::joined(model.layers_without_sinks)));
   if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
   if (!model.layers_without_rope().empty())
     text += line("layers without rotation", detail::joined(model.layers_without_rope()));

@@ -61,8 +61,10 @@ struct model_facts {
   double max_position = 0;                          // longest context the model declares; 0: unknown
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
+  Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
   bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers

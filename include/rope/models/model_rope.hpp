@@ -147,13 +147,15 @@ class model_rope : public model_facts {
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
 
-  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them.
+  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them. A
+  /// group that no layer rotates with gives the options that its layers would have, and a window of 0 if that
+  /// is not known.
   ///
   ///     for (const layer_group& one : model.groups())
   ///       options_of[one.layer_type] = model.attention_of_group(one.layer_type);
   ///
-  /// Throws:  std::invalid_argument if there is no such group, or no layer of it, or its layers look back by
-  ///          different windows; else as attention_of_layer
+  /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows; else as
+  ///          attention_of_layer
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
     std::optional<attention_options> common;
@@ -169,11 +171,25 @@ class model_rope : public model_facts {
                                    "; call attention_of_layer"));
       common = options;
     }
-    if (!common)
+    if (common) return *common;
+    if (!own)
       ROPE_THROW(std::invalid_argument,
                  detail::message("attention_of_group: no layer rotates as type \"",
                                  std::string(layer_type).c_str(), "\"; call attention_of_layer"));
-    return *common;
+    const bool slides = own->layer_type.find("sliding") != std::string::npos;
+    const Index window =
+        window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
+    return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
+  }
+
+  /// Whether layer `layer` has sink logits in the checkpoint: of MiMo-V2 only layers that slide do.
+  ///
+  ///     const bool sinks = model.layer_has_sinks(layer);
+  ///
+  /// Throws:  std::out_of_range if there is no such layer
+  bool layer_has_sinks(Index layer) const {
+    check_layer("layer_has_sinks", layer);
+    return sink_logits && !is_listed(layers_without_sinks, layer);
   }
 
   /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule

@@ -40,14 +40,15 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
                 " turns the output of attention back, which a call of attention does not; call rotate, "
                 "attention and unrotate"));
   const auto got = static_cast<Index>(sink_logits.size());
-  if (model.sink_logits && got != q.heads)
+  const bool has_sinks = model.layer_has_sinks(layer);
+  if (has_sinks && got != q.heads)
     ROPE_THROW(std::invalid_argument,
                message(function, ": sink_logits must be those of the checkpoint, one for each of ", q.heads,
                        " query heads, got ", got, " for layer ", layer));
-  if (!model.sink_logits && got > 0)
+  if (!has_sinks && got > 0)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be empty, for this model has none, got ", got,
-                       " for layer ", layer));
+               message(function, ": sink_logits must be empty, for this ",
+                       model.sink_logits ? "layer" : "model", " has none, got ", got, " for layer ", layer));
   options.sink_logits = sink_logits;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
     const auto source = position_source(positions, q.tokens);
@@ -126,14 +127,14 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param tables       of the model, for the positions that are used
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
-/// \param sink_logits  [q.heads], where the model has them in its weights (gpt-oss); else empty
+/// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
 /// \return  attention_of_layer(layer) with these sink_logits, which must outlive what is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
-///            not those of such a model, heads have another size, or keys are values too (DeepSeek V4),
+///            the layer has none, heads have another size, or keys are values too (DeepSeek V4),
 ///            whose output has to be turned back; q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, where the layer scales, `scale_queries`

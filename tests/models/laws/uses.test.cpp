@@ -59,6 +59,8 @@ TEST_CASE("the comments of models show their use", "[models]") {
     const attention_options options = model.attention_of_layer(layer);  // window, scale
     CHECK(group == &model.groups()[0]);
     CHECK(options.scale == group->scale);
+    const bool sinks = model.layer_has_sinks(layer);
+    CHECK_FALSE(sinks);
     std::map<std::string, attention_options> options_of;
     for (const layer_group& one : model.groups())
       options_of[one.layer_type] = model.attention_of_group(one.layer_type);
