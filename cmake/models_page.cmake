@@ -81,8 +81,12 @@ what the class says for ${class_agree}; ${class_refused} are refused with a reas
 ## Hugging Face
 
 Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say.
-Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers are refused, because nothing turns in them, unless
+Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers are refused, because nothing rotates in them, unless
 `model_without_rope::describe` is passed: then they import as a model without groups.
+
+Of a file with several parts the language model is read: `text_config`, `thinker_config`, `llm_config`, `language_config`,
+`language_model` or `decoder`, also one in another. What such a dictionary leaves out (sizes, heads, layers, context) has the default
+of its class. Whatever is assumed, overruled or not read, and speaks of positions, is in the warnings by the name of its key.
 
 | architecture | layout | in GGUF | base | head_dim | what else |
 |---|---|---|---|---|---|
@@ -169,6 +173,9 @@ foreach(record IN LISTS records)
   field(sliding_window "")
   field(causal true)
   field(sink_logits "")
+  field(swa_keys "")
+  field(one_base "")
+  field(original_max_position "")
   field(mrope_interleaved "")
   field(own_rule "")
   set(words "")
@@ -222,7 +229,9 @@ foreach(record IN LISTS records)
   if(form STREQUAL "base_by_type")
     list(APPEND words "rope_theta and partial_rotary_factors may be lists, of which the last of a layer type counts, and rope_scaling is for layers that attend fully")
   endif()
-  if(form STREQUAL "base_per_layer")
+  if(one_base)
+    list(APPEND words "0 in layer_rope_theta is a layer that does not rotate")
+  elseif(form STREQUAL "base_per_layer")
     list(APPEND words "layer_rope_theta overrules the base, layer by layer, and 0 in it is a layer that does not turn")
   endif()
   if(from_end AND no_rope_every)
@@ -290,7 +299,12 @@ foreach(record IN LISTS records)
   if(window MATCHES "each_side")
     list(APPEND words "a window is that of each side of a query")
   endif()
-  say(sink_logits "has sink logits")
+  say(original_max_position "original_max_position_embeddings ${original_max_position} where absent")
+  if(swa_keys)
+    list(APPEND words "hybrid_layer_pattern has 1 for a layer that slides; rope_theta, swa_rope_theta and partial_rotary_factor hold where a dictionary has none; only layers that slide have sink logits, unless add_swa_attention_sink_bias and add_full_attention_sink_bias have other values")
+  else()
+    say(sink_logits "has sink logits")
+  endif()
   say_indexer()
   say(mrope_interleaved "axes of M-RoPE alternate")
   say(backwards "turns by minus the position, so its frequencies are negative")

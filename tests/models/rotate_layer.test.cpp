@@ -114,6 +114,26 @@ TEST_CASE("sink logits come from the caller where a model has them, and from nob
   CHECK(large == heads(128));
 }
 
+// Source: mlx-lm, models/mimo_v2_flash.py, and Hugging Face transformers, models/mimo_v2_flash: has_sinks of each layer.
+TEST_CASE("sink logits are those of the layers that have them", "[models][rotate_layer]") {
+  const std::vector<float> sinks = {1, 2, 3, 4};
+  const json mimo = {{"model_type", "mimo_v2_flash"},    {"hidden_size", 64}, {"num_attention_heads", 4},
+                     {"num_hidden_layers", 3},           {"head_dim", 192},   {"sliding_window", 128},
+                     {"hybrid_layer_pattern", {0, 1, 0}}};
+  const model_tables tables(rope::import_hugging_face(mimo), 16);
+  heads x(192), y(192), untouched(192);
+  CHECK(rotate_layer(tables, 0, x.q(), x.k()).sink_logits.empty());
+  CHECK(rotate_layer(tables, 1, x.q(), x.k(), 0, sinks).sink_logits.data() == sinks.data());
+  CHECK(rotate_layer(tables, 2, x.q(), x.k()).window == 0);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { rotate_layer(tables, 0, y.q(), y.k(), 0, sinks); },
+      "rotate_layer: sink_logits must be empty, for this layer has none, got 4 for layer 0"));
+  CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, 1, y.q(), y.k()); },
+                                             "rotate_layer: sink_logits must be those of the checkpoint, one "
+                                             "for each of 4 query heads, got 0 for layer 1"));
+  CHECK(y == untouched);
+}
+
 TEST_CASE("what a layer does not tell, or a call cannot do, is refused before anything is written",
           "[models][rotate_layer]") {
   const auto refused = [](const rope::model_rope& model, Index layer, Index head_dim, Index start,

@@ -83,7 +83,6 @@ TEST_CASE("a record of Hugging Face that no file can make visible breaks a rule"
       {{.architecture = "", .head_dim = 8, .latent = true}, "widths of latent heads"},
       {{.architecture = "", .nested_head_dim = 8, .latent = true}, "widths of latent heads"},
       {{.architecture = "", .partial_rotary_factor = 0.5, .latent = true}, "widths of latent heads"},
-      {{.architecture = "", .latent = true, .even_channels = true}, "widths of latent heads"},
       {{.architecture = "", .latent = true, .scale = score_scale::one}, "widths of latent heads"},
       {{.architecture = "x", .window = both}, "window is of"},
       {{.architecture = "x", .window = chunks}, "window is of"},

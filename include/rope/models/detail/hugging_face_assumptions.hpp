@@ -39,7 +39,8 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
   if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
   if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"})
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+                          "hybrid_layer_pattern"})
     if (text.has(key)) return {};
   if (!defaults.others_attend && text.has("full_attention_interval")) return {};
   if (defaults.full_every == 1) return "every layer attends fully";

@@ -3,10 +3,12 @@
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/architectures.hpp>
@@ -14,6 +16,7 @@
 #include <rope/models/detail/hugging_face_records.hpp>
 #include <rope/models/detail/hugging_face_refused.hpp>
 #include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -22,17 +25,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// `model_type`, else the first of `architectures`, as written.
-template <class J>
-std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
-  for (auto* reader : {&text, &outer})
-    if (const auto model_type = reader->text("model_type")) return *model_type;
-  for (auto* reader : {&text, &outer})
-    if (const auto names = reader->texts("architectures"); names && !names->empty()) return names->front();
-  text.missing("model_type", "it decides the layout");
-  return {};
-}
 
 /// Refuses the file, unless its layout was all that was in doubt and the caller has named it.
 template <class J>
@@ -54,25 +46,43 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
   text.refuse("model_type", rule + ", got " + architecture);
 }
 
+/// Throws where a rope dictionary is that of a tower of images.
+template <class J>
+void refuse_axial(json_reader<J>& rope) {
+  for (const char* key : {"rope_type", "type"})
+    if (rope.is_text(key) && *rope.text(key) == "axial")
+      rope.refuse(key,
+                  "is axial: tokens have rows and columns, as in a tower of images; make their frequencies "
+                  "by a function of <rope/frequencies.hpp>, such as qwen_vl_vision_frequencies or "
+                  "axial_blocks");
+}
+
 /// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
 /// that the caller or the file names.
+///
+/// \param hint  what ends the error that the architecture is not known
 template <class J>
 hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
-                              std::optional<layout_kind> given) {
+                              std::optional<layout_kind> given, const std::string& hint) {
   const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
   hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
     refuse(text, *refused, architecture, given.has_value());
+  for (const char* key : {"rope_parameters", "rope_scaling"})
+    if (const J* rope = text.find(key); rope && rope->is_object() && !known) {
+      json_reader<J> dictionary(rope, text.path() + key + ".");
+      refuse_axial(dictionary);
+    }
   if (!known && !given && !interleave)
-    text.refuse(
-        "model_type",
-        "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
+    text.refuse("model_type",
+                "is not an architecture whose layout is known; name the layout in the options, got " +
+                    architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (text.path() == "text_config.") {
+  if (!text.path().empty()) {  // in the file of a whole model
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
@@ -119,9 +129,12 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
 }
 
 /// Gemma 4 has larger heads in the layers that attend fully: named as such, or layer by layer, or by default.
+/// MiMo-V2 may have others in the layers that slide.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {
+  if (defaults.swa_keys && layer_type == defaults.other_type)
+    if (const auto own = text.index("swa_head_dim")) return {*own, 0, *own, false};
   auto full = text.index("global_head_dim");
   if (const J* layers = text.object("per_layer_config"); layers && !full)
     for (const auto& item : layers->items()) {
@@ -137,37 +150,63 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   return {*full, 0, *full, false};
 }
 
-/// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
+/// The share of a head that rotates, and the key that has it; without a key the default.
+struct rotated_share {
+  double factor;
+  std::string key = {};
+};
+
+/// The share in the rope dictionary, else the one beside it. Names those that it overrules.
+///
+/// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
-Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,
-                    const hugging_face_record& defaults, double default_factor) {
-  if (head.latent) return head.window;
-  Index rotary_dim = head.window;
-  json_reader<J>* reader = &text;
-  const char* key = "head_dim";
-  if (const auto given = text.index("rotary_dim")) {
-    key = "rotary_dim";
-    rotary_dim = *given;
-  } else {
-    double factor = default_factor;
-    for (const auto& [where, name] :
-         {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
-          std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}})
-      if (const auto value = where->number(name, range::fraction)) {
-        factor = *value;
-        reader = where;
-        key = name;
-        break;
-      }
-    rotary_dim = static_cast<Index>(static_cast<double>(head.window) * factor);
-    if (defaults.even_channels) rotary_dim -= rotary_dim % 2;
+rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
+                               model_draft& model) {
+  std::optional<rotated_share> share;
+  for (const auto& [where, name] :
+       {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
+        std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}}) {
+    const auto value = where->number(name, range::fraction);
+    if (!value) continue;
+    if (!share)
+      share = {*value, where->path() + name};
+    else if (!equal(share->factor, *value))
+      model.warn_once(where->path() + name + " is overruled by " + share->key);
   }
+  return share.value_or(rotated_share{default_factor});
+}
+
+/// How many channels of the window rotate.
+template <class J>
+Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
+                    model_draft& model) {
+  const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
+  const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
+  const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
+  // A share of the whole head may stand for the same channels.
+  const bool agrees = by_share == given.value_or(head.window) ||
+                      static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
+  if ((head.latent || given) && !share.key.empty() && !agrees)
+    model.warn_once(share.key + " is overruled by " + text.path() + wider);
+  if (head.latent) return head.window;
+  const char* const name = given                    ? "rotary_dim"
+                           : equal(share.factor, 1) ? "head_dim"
+                                                    : "partial_rotary_factor";
+  const std::string key = given || share.key.empty() ? text.path() + name : share.key;
+  Index rotary_dim = given.value_or(by_share);
+  if (!given && rotary_dim % 2 != 0 && rotary_dim < head.window) {
+    --rotary_dim;
+    if (rotary_dim > 0)
+      model.warn_once(key + " gives " + std::to_string(rotary_dim + 1) +
+                      " rotated channels, rounded down to " + std::to_string(rotary_dim));
+  }
+  const auto refuse = [&](const char* rule) {
+    ROPE_THROW(std::invalid_argument, message("import_hugging_face: ", key.c_str(), rule, rotary_dim));
+  };
   if (rotary_dim > head.head_dim)
-    reader->refuse(key, "must not be above head_dim, " + std::to_string(head.head_dim) + ", got " +
-                            std::to_string(rotary_dim));
+    refuse((" must not be above head_dim, " + std::to_string(head.head_dim) + ", got ").c_str());
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    reader->refuse(
-        key, "must give an even, positive number of rotated channels, got " + std::to_string(rotary_dim));
+    refuse(" must give an even, positive number of rotated channels, got ");
   return rotary_dim;
 }
 

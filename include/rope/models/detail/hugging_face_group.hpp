@@ -57,16 +57,15 @@ class hugging_face_group_maker {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, terms);
-    const Index rotary_dim = type == "proportional"
-                                 ? head.window
-                                 : rotary_dim_of(text_, rope, head, defaults_,
-                                                 terms.factor.value_or(defaults_.partial_rotary_factor));
-    if (model_.groups.empty()) name_assumed(rope, type, terms);
+    const double base = base_of(rope, terms, layer_type);
+    const rotated_share share =
+        rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+    const Index rotary_dim = type == "proportional" ? head.window : rotary_dim_of(text_, head, share, model_);
+    if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
-                                       defaults_.form == dictionary_form::compressed);
+    derived rule =
+        schedule_reader<J>(text_, rope, defaults_, model_).derive_as(type, rotary_dim, base, length_);
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
@@ -130,7 +129,7 @@ class hugging_face_group_maker {
   }
 
   /// Names the defaults of the class that a group has, but for its base.
-  void name_assumed(json_reader<J>& rope, const std::string& type, const group_terms& terms) {
+  void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const char* key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
            model_.architecture);
@@ -139,15 +138,12 @@ class hugging_face_group_maker {
       name("head_dim", static_cast<double>(defaults_.head_dim));
     const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
                          !detail::equal(defaults_.partial_rotary_factor, 1);
-    if (partial && !text_.has("rotary_dim") && !rope.has("partial_rotary_factor") &&
-        !text_.has("partial_rotary_factor") && !text_.has("rotary_pct") && !text_.has("rope_pct"))
+    if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
-    if (type == "default" && !head_.latent && !text_.has("rotary_dim") &&
-        has_class_not_in(partial_by_default, defaults_.architecture))
-      for (json_reader<J>* where : {&rope, &text_})
-        if (!detail::equal(where->number("partial_rotary_factor", range::fraction).value_or(1), 1))
-          warn(where->path() + "partial_rotary_factor holds, as in transformers 4; the class of " +
-               model_.architecture + " in transformers 5 turns whole heads under the default rule");
+    if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
+        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
+      warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
+           " in transformers 5 turns whole heads under the default rule");
     const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
                         : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
                         : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
@@ -201,18 +197,25 @@ class hugging_face_group_maker {
   /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
   keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
+    keyed_base found;
+    if (const J* attention = text_.object("attn_config")) {  // DBRX
+      json_reader<J> reader(attention, text_.path() + "attn_config.");
+      found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+    }
     for (const char* key : {"rope_theta", "rotary_emb_base"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
-      if (const auto base = text_.number(key, range::above_one)) return {base, text_.path() + key};
+      const auto base = text_.number(key, range::above_one);
+      if (!base) continue;
+      if (!found.base)
+        found = {base, text_.path() + key};
+      else if (!detail::equal(*base, *found.base))
+        model_.warn_once(text_.path() + key + " is overruled by " + found.key);
     }
-    const J* attention = text_.object("attn_config");  // DBRX
-    if (!attention) return {};
-    json_reader<J> reader(attention, text_.path() + "attn_config.");
-    return {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+    return found;
   }
 
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
-  double base_of(json_reader<J>& rope, const group_terms& terms) {
+  double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
@@ -227,7 +230,9 @@ class hugging_face_group_maker {
       return *terms.overruling_base;
     }
     if (inside) {
-      if (beside && !detail::equal(*beside, *inside))
+      // Layers that slide with a base of their own do not have the one beside the dictionary anyway.
+      const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
+      if (beside && !own && !detail::equal(*beside, *inside))
         warn(key + " is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
@@ -239,17 +244,18 @@ class hugging_face_group_maker {
   }
 
   void add_indexer(layer_group& group) {
-    const auto given = text_.index("index_head_dim");
+    const char* const key = defaults_.indexer_key;
+    const auto given = text_.index(key);
     const auto interleave = text_.boolean("indexer_rope_interleave");
     if (defaults_.indexer == indexer_turn::no_indexer) {
-      if (given) warn(text_.path() + "index_head_dim is that of an indexer; what it rotates is not known");
+      if (given) warn(text_.path() + key + " is that of an indexer; what it rotates is not known");
       return;
     }
     if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =
         broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse("index_head_dim", broken);
+    if (!broken.empty()) text_.refuse(key, broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }

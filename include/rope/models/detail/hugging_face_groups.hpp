@@ -2,11 +2,12 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::count_if, std::none_of
+#include <algorithm>  // std::any_of, std::count_if, std::none_of
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,11 @@ class hugging_face_groups {
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     const auto local = local_base();
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
-    if (given && !old && defaults_.local_base > 0) refuse_flat_dictionary();
+    if (given && !old && defaults_.local_base > 0) {
+      if (!holds_for_all(*given, path)) refuse_flat_dictionary();
+      maker_.add("full_attention", given, path);
+      return maker_.add_again("sliding_attention");
+    }
     maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
     maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
@@ -83,6 +88,13 @@ class hugging_face_groups {
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
 
+  /// Whether one dictionary is for both kinds of layers: of type default, where these have one base.
+  bool holds_for_all(const J& given, const std::string& path) const {
+    json_reader<J> rope(&given, path);
+    const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+    return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
+  }
+
   /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
@@ -97,6 +109,7 @@ class hugging_face_groups {
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
   /// read, must not say anything else.
   void add_by_type() {
+    if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
@@ -111,12 +124,35 @@ class hugging_face_groups {
                               "; for another " + instead);
     };
     agrees("rope_theta", defaults_.filled_base);
-    agrees("swa_rope_theta", defaults_.local_base);  // MiMo
     agrees("partial_rotary_factor", defaults_.filled_factor);
     maker_.add(full, nullptr, text_.path(),
                {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
     maker_.add(other, nullptr, text_.path(),
                {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+  }
+
+  /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor are for what a dictionary leaves out, and
+  /// rope_scaling is the dictionary of layers that attend fully.
+  ///
+  /// Source:  Hugging Face transformers, models/mimo_v2_flash
+  void add_by_swa_keys() {
+    const J *given = text_.object("rope_parameters"), *scaling = text_.object("rope_scaling");
+    if (given && !is_nested(*given)) refuse_flat_dictionary();
+    if (given && scaling)
+      text_.refuse("rope_scaling",
+                   "must not lie beside rope_parameters; put its keys into full_attention there");
+    json_reader<J> types(given, text_.path() + "rope_parameters.");
+    const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base) {
+      const std::string name(type);
+      const J* one = given ? types.object(name.c_str()) : otherwise;
+      group_terms terms{.base = text_.number(base_key, range::above_one), .factor = defaults_.filled_factor};
+      if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
+      maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
+    };
+    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base);
+    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base);
+    for (const std::string& key : types.unasked())
+      maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
   }
 
   /// A number for all layers, or one for each of them.
@@ -189,6 +225,10 @@ class hugging_face_groups {
     const auto bases = layer_bases_of(
         text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
     if (!bases) return false;
+    if (defaults_.one_base) {
+      add_group_of_one_base(given, path, *bases);
+      return true;
+    }
     struct kind {
       std::string type;
       double base;
@@ -205,7 +245,7 @@ class hugging_face_groups {
         kinds.push_back({layers[i], base});
       if (!contains(distinct, base)) distinct.push_back(base);
     }
-    if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
+    if (distinct.empty()) refuse_no_base();
     if (distinct.size() == 1) {
       maker_.add("", given, path, {.overruling_base = distinct.front()});
       return true;
@@ -222,6 +262,26 @@ class hugging_face_groups {
         if (layers[i] == type && detail::equal((*bases)[i], base)) layers[i] = name;
     }
     return true;
+  }
+
+  /// The group of a class that has one rotary embedding for all layers (Muse Glimmer). A file without
+  /// rope_theta has the base that its list has for every layer.
+  void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
+    std::vector<double> distinct = bases;
+    std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
+    sort_distinct(distinct);
+    if (distinct.empty()) refuse_no_base();
+    const bool in_file = text_.has("rope_theta") || (given && given->contains("rope_theta"));
+    const bool by_list = !in_file && distinct.size() == 1;
+    maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
+    const double base = model_.groups.front().base;
+    if (distinct.size() > 1 || !detail::equal(distinct[0], base))
+      maker_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
+                  "; rope_theta holds, as the class has one rotary embedding for all layers");
+  }
+
+  void refuse_no_base() const {
+    text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
   }
 
   /// Throws unless a group can have that name.
@@ -242,23 +302,43 @@ class hugging_face_groups {
     sort_distinct(without);
   }
 
-  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not turn.
-  bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside, unturned;
-    bool nested = false;
+  /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
+  /// stands beside it. Where no type is known, dictionaries without a key of a rule beside them are taken for
+  /// such.
+  ///
+  /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
+  bool is_nested(const J& given) const {
+    bool named = false, dictionaries = false, rule = false;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
-      if (!item.value().is_object()) {
+      rule = rule || key == "rope_type" || key == "type" || key == "rope_theta";
+      if (!item.value().is_object()) continue;
+      dictionaries = true;
+      named = named || is_type(key);
+    }
+    return named || (dictionaries && !rule);
+  }
+  bool is_type(const std::string& key) const {
+    return contains(model_.layers, key) || key == defaults_.full_type || key == defaults_.other_type;
+  }
+
+  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not rotate.
+  bool add_nested_groups(const J& given, const std::string& path) {
+    if (!is_nested(given)) return false;
+    bool named = false;
+    for (const auto& item : given.items()) named = named || (item.value().is_object() && is_type(item.key()));
+    std::vector<std::string> beside, unturned;
+    for (const auto& item : given.items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object() || (named && !is_type(key))) {
         (item.value().is_null() ? unturned : beside).push_back(key);
         continue;
       }
-      nested = true;
       check_name(key, path.substr(0, path.size() - 1));
       const bool has_base = defaults_.form == dictionary_form::per_type;
       maker_.add(key, &item.value(), path + key + ".",
                  has_base ? group_terms{} : terms_of(key, item.value()));
     }
-    if (!nested) return false;
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
       text_.refuse("layer_rope_theta", "must not lie beside a dictionary for each type of layers");
     for (const std::string& key : unturned) leave_out(key);

@@ -19,8 +19,11 @@
 #include <rope/models/detail/hugging_face_groups.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_layers.hpp>
+#include <rope/models/detail/hugging_face_parts.hpp>
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/hugging_face_schedule.hpp>
+#include <rope/models/detail/hugging_face_sizes.hpp>
 #include <rope/models/detail/hugging_face_windows.hpp>
 #include <rope/models/detail/hugging_face_without_rope.hpp>
 #include <rope/models/detail/json_reader.hpp>
@@ -46,17 +49,23 @@ class hugging_face_importer {
       : length_(length),
         given_layout_(layout),
         without_rope_(without_rope),
-        outer_(&config, ""),
-        text_(text_of(config, outer_)) {}
+        parts_(config),
+        outer_(parts_.outer()),
+        text_(parts_.text()) {}
 
   model_rope result() {
     model_.source = "Hugging Face";
-    model_.architecture = architecture_of(outer_, text_);
-    if (const auto* known = hugging_face_record_of(plain_architecture(model_.architecture)))
+    model_.architecture = architecture();
+    const std::string plain = plain_architecture(model_.architecture);
+    if (const auto* known = hugging_face_record_of(plain)) {
+      json_reader<J>(text_).number("sliding_window", range::window);  // throws, also where it has no effect
       text_.hide(keys_not_read(*known));
+    }
+    if (!outer_.empty()) assume_sizes(text_, plain);
+    if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
-    defaults_ = record_of(text_, model_.architecture, given_layout_);
+    defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
@@ -64,6 +73,29 @@ class hugging_face_importer {
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
+    note_keys(" is not understood and has no effect");
+    return std::move(model_).finished();
+  }
+
+ private:
+  /// The name of the text model: its own, else that of the nearest dictionary around it.
+  std::string architecture() {
+    std::string name = name_of_part(text_);
+    for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
+      name = name_of_part(outer_[i - 1]);
+      const std::string by_default = default_text_architecture(name);
+      if (by_default.empty()) continue;
+      warn(text_.path() + "model_type is not given; assumed " + by_default + ", the default of " + name);
+      return by_default;
+    }
+    if (name.empty()) text_.missing("model_type", "it decides the layout");
+    return name;
+  }
+
+  /// Names the keys that speak of positions and have no effect, and the sizes that were assumed.
+  ///
+  /// \param because  what to say of a key of the text model
+  void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
@@ -71,70 +103,69 @@ class hugging_face_importer {
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
       else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
-        warn(text_.path() + key + " is not understood and has no effect");
+        warn(text_.path() + key +
+             (is_overruled(key) ? " is overruled by " + text_.path() + "layer_types" : because));
     }
-    note_outer_keys();
-    note_inner_keys();
-    return std::move(model_).finished();
+    for (std::size_t i = 0; i < outer_.size(); ++i)
+      for (const std::string& key : outer_[i].unasked())
+        if (speaks_of_rope(key))
+          warn(outer_[i].path() + key + " lies beside " + parts_.keys()[i] + " and has no effect");
+    note_inner_keys(because);
+    text_.each_assumed([&](const std::string& key, double value) {
+      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
+           model_.architecture);
+    });
   }
 
- private:
-  /// A multimodal model describes its language model in a dictionary of its own.
-  static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
-    if (const J* text = outer.object("text_config")) return {text, "text_config."};
-    return {&config, ""};
+  /// Whether a key says by a period what layer_types says of every layer.
+  bool is_overruled(const std::string& key) {
+    constexpr std::string_view periods =
+        " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
+    return is_listed(periods, key) && text_.has("layer_types");
   }
 
-  /// The keys of a dictionary that speak of rope, but for one that is read, each with the path in front.
-  static void add_inner_keys(const J& dictionary, const std::string& path, std::string_view read,
-                             std::vector<std::string>& keys) {
-    for (const auto& item : dictionary.items())
-      if (item.key() != read && !item.value().is_null() && speaks_of_rope(item.key()))
-        keys.push_back(path + item.key());
-  }
-
-  /// Names the keys without effect in the dictionaries that are read but for the rope dictionaries, and what
-  /// other parts of a model have. Towers of vision and sound are named once each; what quantization_config
-  /// says is about weights.
-  void note_inner_keys() {
+  /// Names the keys without effect in all dictionaries that are not rope dictionaries. Towers of images and
+  /// sound are named once each. quantization_config is about weights, and scales there are those of weights.
+  void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
+    const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
+    const auto narrow = [](const std::string& key) { return speaks_of_positions(key); };
     if (const J* attention = text_.object("attn_config"))
-      add_inner_keys(*attention, text_.path() + "attn_config.", "rope_theta", keys);
+      add_inner_keys(
+          *attention, text_.path() + "attn_config.",
+          [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items())
         if (layer.value().is_object())
-          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", "", keys);
-    for (auto* reader : {&text_, &outer_}) {
-      if (reader == &outer_ && text_.path().empty()) break;
-      reader->each_unasked([&](const std::string& key, const J& part) {
-        if (!key.ends_with("_config") || key == "quantization_config" || !part.is_object()) return;
+          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", wide, keys);
+    const auto add = [&](const json_reader<J>& reader) {
+      reader.each_unasked([&](const std::string& key, const J& part) {
+        if (speaks_of_rope(key)) return;  // named already
+        const std::string path = reader.path() + key;
         if (key == "vision_config" || key == "audio_config")
-          note_tower(reader->path() + key, part);
+          note_tower(path, part);
+        else if (key == "quantization_config")
+          add_inner_keys(part, path + ".", narrow, keys);
         else
-          add_inner_keys(part, reader->path() + key + ".", "", keys);
+          add_inner_keys(part, path + ".", wide, keys);
       });
-    }
+    };
+    add(text_);
+    for (const json_reader<J>& reader : outer_) add(reader);
     sort_distinct(keys);
-    for (const std::string& key : keys) warn(key + " is not understood and has no effect");
+    for (const std::string& key : keys) warn(key + because);
   }
 
   /// Names a part of the model that is never read, where it rotates or slides in a way of its own.
   void note_tower(const std::string& path, const J& part) {
     std::vector<std::string> keys;
-    add_inner_keys(part, "", "", keys);
+    add_inner_keys(
+        part, "", [](const std::string& key) { return speaks_of_rope(key); }, keys);
     if (keys.empty()) return;
-    constexpr std::size_t most = 4;  // keys in the warning
+    sort_distinct(keys);
     std::string names;
-    for (std::size_t i = 0; i < (std::min)(most, keys.size()); ++i) names += (i > 0 ? ", " : "") + keys[i];
-    if (keys.size() > most) names += " and " + std::to_string(keys.size() - most) + " more";
-    warn(path + " is not read, for it tells of another part of the model: " + names);
-  }
-
-  /// Names what lies beside text_config and would have had a meaning inside.
-  void note_outer_keys() {
-    if (text_.path().empty()) return;
-    for (const std::string& key : outer_.unasked())
-      if (speaks_of_rope(key)) warn(key + " lies beside text_config and has no effect");
+    for (const std::string& key : keys) names += (names.empty() ? "" : ", ") + key;
+    warn(path + " is not read: it describes another part of the model, with " + names);
   }
 
   std::optional<Index> count_of_layers() {
@@ -152,7 +183,7 @@ class hugging_face_importer {
                            .index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                       "decoder_num_key_value_heads"})
                            .value_or(model_.query_heads);
-    for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
+    for (const char* key : context_keys)
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))
         model_.max_position = *context;
@@ -164,27 +195,51 @@ class hugging_face_importer {
     add_sizes();
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
+    note_keys(" has no effect, because nothing rotates");
     return std::move(model_).finished();
   }
 
   void add_layers() {
     const auto layers = layers_ = count_of_layers();
-    const auto window = text_.number("sliding_window", range::window),
+    const char* const key = window_key(text_, defaults_);
+    const auto window = text_.number(key, range::window),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
-                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
+                        (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     end_with_full_layer();
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
+    model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
+    if (defaults_.swa_keys) read_swa_keys();
     model_.keys_are_values = defaults_.form == dictionary_form::compressed;
     add_sizes();
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
+  }
+
+  /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.
+  ///
+  /// Source:  Hugging Face transformers, models/mimo_v2_flash; mlx-lm, mimo_v2_flash.py
+  void read_swa_keys() {
+    const bool of_sliding = text_.boolean("add_swa_attention_sink_bias").value_or(true),
+               of_full = text_.boolean("add_full_attention_sink_bias").value_or(false);
+    model_.sink_logits = of_sliding || of_full;
+    if (of_sliding != of_full)
+      for (std::size_t i = 0; i < model_.layers.size(); ++i)
+        if ((model_.layers[i] == defaults_.full_type ? of_full : of_sliding) == false)
+          model_.layers_without_sinks.push_back(static_cast<Index>(i));
+    const auto size = text_.number("sliding_window_size", range::window),
+               window = text_.number("sliding_window", range::window);
+    if (size && window && !detail::equal(*size, *window))
+      warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
+    const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
+    if (by_pattern && text_.has("layer_types") && *by_pattern != model_.layers)
+      warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
 
   /// Names types of layers that say who slides where the class does not ask them.
@@ -209,7 +264,8 @@ class hugging_face_importer {
   /// Names the window of the class, where the file has none and layers slide.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
-    if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
+    if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
+        text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
     const bool both_sides = defaults_.window == window_span::both_sides;
@@ -257,7 +313,9 @@ class hugging_face_importer {
   double length_;
   std::optional<layout_kind> given_layout_;
   model_without_rope without_rope_;
-  json_reader<J> outer_, text_;
+  parts_of_config<J> parts_;
+  std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
+  json_reader<J> text_;
   hugging_face_record defaults_ = {};
   std::optional<Index> layers_ = {};  // how many
   model_draft model_ = {};

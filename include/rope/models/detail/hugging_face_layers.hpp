@@ -36,13 +36,28 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
+/// The types of layers by a list that has 1 for one that slides.
+template <class J>
+std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
+                                                         const hugging_face_record& defaults,
+                                                         std::optional<Index> layers) {
+  constexpr const char* key = "hybrid_layer_pattern";
+  if (!defaults.swa_keys) return {};
+  const auto slides = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
+  if (!slides) return {};
+  std::vector<std::string> types;
+  for (const double one : *slides)
+    types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
+  return types;
+}
+
 /// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
-/// it.
+/// it. Qwen 4 has another one for those that attend to the keys that an indexer chooses.
 ///
-/// Source: Hugging Face transformers, remap_legacy_layer_types
+/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
-  return type == defaults.full_type ||
-         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
+  return type == defaults.full_type || (!defaults.others_attend && defaults.full_type == "full_attention" &&
+                                        (type == "attention" || type == "qwen_sparse_attention"));
 }
 
 /// The types of layers of a file that has the numbers of those that attend.
@@ -84,8 +99,10 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
+  auto by_pattern = types_by_pattern(text, defaults, layers);
   if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
+  if (by_pattern) return *std::move(by_pattern);
   if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";

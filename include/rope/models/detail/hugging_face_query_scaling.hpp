@@ -8,6 +8,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/hugging_face_schedule.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -56,16 +57,12 @@ template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
                                      const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries != query_growth::beta) return;
-  constexpr const char *key = "llama_4_scaling_beta", *length = "original_max_position_embeddings";
+  constexpr const char* key = "llama_4_scaling_beta";
   const auto beta = rope.number(key, range::not_negative);
   if (!beta) return;
-  auto original = rope.number(length, range::above_one);
-  if (!original) original = text.number(length, range::above_one);
-  if (!original)
-    original = text.required_number("max_position_embeddings", range::above_one,
-                                    rope.path() + key + " needs it where " + length + " is not given");
+  const double original = original_max_position(text, rope, defaults, model, rope.path() + key + " needs it");
   model.query_rule.rule =
-      llama4_query_scaling{.floor_scale = *original, .attention_scale = *beta, .offset = 0};
+      llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
   model.scaled = scaled_queries::every_layer;
 }
 

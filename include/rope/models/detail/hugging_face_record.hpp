@@ -57,7 +57,7 @@ enum class query_growth {
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
-  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not rotate
   base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
                  // last of a type counts, and rope_scaling for those that attend fully
   compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
@@ -70,7 +70,8 @@ struct hugging_face_record {
   double base = 10000;    // 0: no source is known, so a file must give it
   double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
-  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  double original_max_position = 0;  // 0: the longest context
+  Index head_dim = 0;                // 0: hidden_size / num_attention_heads
   // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
   // in a file of the text model alone.
   Index nested_head_dim = 0;
@@ -79,8 +80,8 @@ struct hugging_face_record {
   bool last_channels = false;   // the channels that turn come last in a head
   bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
-  bool even_channels = false;   // an odd share of a head is rounded down
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
+  bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
   bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
@@ -112,11 +113,16 @@ struct hugging_face_record {
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  const char* indexer_key = "index_head_dim";       // has the channels of a head of the indexer
   which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;    // only with use_sliding_window
-  bool types_slide = false;        // layer_types says which slide, as for classes that have windows by_type
-  bool causal = true;              // false: an encoder
-  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
+  bool slides_if_asked = false;  // only with use_sliding_window
+  bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
+  bool causal = true;            // false: an encoder
+  bool sink_logits = false;      // a learned logit per query head, in the checkpoint
+  // MiMo-V2: hybrid_layer_pattern is 1 for a layer that slides; rope_theta and partial_rotary_factor are the
+  // defaults of dictionaries per_type, and layers that slide have swa_rope_theta, swa_head_dim,
+  // sliding_window_size and sink logits of their own.
+  bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares

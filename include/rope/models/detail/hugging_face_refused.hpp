@@ -18,7 +18,7 @@ enum class refusal {
   axes,        // its tokens lie on more than one axis, so that no layout makes it right
   other_turn,  // what turns is not a head of queries and keys by one position, or no option says who sees it
   parts,       // it has several parts, which say each for itself
-  no_turn      // nothing turns
+  no_turn      // nothing rotates
 };
 
 struct refused_architecture {
@@ -39,10 +39,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "blt",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
-      {.architecture = "minimaxm2",
-       .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "minimaxm3vl",
-       .reason = "its released files turn 64 channels of a head, its class all of them"},
+       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
       {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
@@ -57,6 +55,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.architecture = "glm5nextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
@@ -83,7 +82,9 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen38flashnextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen4expvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "sam2video", .reason = columns_first, .kind = axes},
       {.architecture = "sam3trackervideo", .reason = columns_first, .kind = axes},
       {.architecture = "sam3vitmodel", .reason = columns_first, .kind = axes},
@@ -94,6 +95,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "deepseekocr2encoder",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
+       .kind = other_turn},
+      {.architecture = "deepseekv41",
+       .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
+                 "attention stands for",
        .kind = other_turn},
       {.architecture = "musicflamingo",
        .reason = "turns features of sound by their time in seconds",
@@ -118,7 +123,12 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
       {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
       {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "glm5next", .reason = "no positions", .kind = no_turn},
+      {.architecture = "inkling", .reason = "relative biases", .kind = no_turn},
+      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = no_turn},
       {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
+      {.architecture = "kimik3", .reason = "no positions", .kind = no_turn},
+      {.architecture = "kimilinear", .reason = "no positions", .kind = no_turn},
       {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
       {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
       {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},

@@ -16,7 +16,10 @@
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/hugging_face_config.hpp>
+#include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 
 /// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
@@ -55,82 +58,64 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   if (type != given)
     warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
-    warnings.push_back(rope.path() +
-                       "type is the older name of rope_type, which the classes of transformers 5 with a rule "
-                       "for each type of layers do not read");
+    warnings.push_back(rope.path() + "type is the older name of rope_type");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
     warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
+  refuse_axial(rope);
   std::string known;
   for (const char* one : rope_types) {
     if (type == one) return type;
     known += known.empty() ? one : std::string(", ") + one;
   }
-  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known);
+  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known +
+                       "; for another rule see <rope/frequencies.hpp>");
   return type;
 }
 
-/// The key beside the dictionary wins over the one inside; without either, the model was trained at its full
-/// length.
-template <class J>
-double original_max_position(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
-  const auto inside = rope.number("original_max_position_embeddings", range::above_one);
-  const auto beside = config.number("original_max_position_embeddings", range::above_one);
-  if (beside) return *beside;
-  if (inside) return *inside;
-  return config.required_number("max_position_embeddings", range::above_one,
-                                needed + " where original_max_position_embeddings is not given");
-}
+/// The names of the longest context.
+inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
+                                               "max_seq_len"};
 
 template <class J>
-yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
-                     bool unit_magnitude, const std::string& needed) {
-  // 0 means the default, as in transformers: `beta_fast or 32`.
-  const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
-  const double original = original_max_position(config, rope, needed);
-  // A factor of null is that of the two lengths.
-  const double factor =
-      rope.is_null("factor")
-          ? checked(config.required_number("max_position_embeddings", range::positive, needed) / original,
-                    range::at_least_one, "import_hugging_face",
-                    "max_position_embeddings / original_max_position_embeddings")
-          : rope.required_number("factor", range::at_least_one, needed);
-  yarn_scaling yarn{.factor = factor, .original_max_position = original};
-  yarn.beta_fast = or_default(rope.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
-  yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
-  yarn.truncate = rope.boolean("truncate").value_or(true);
-  yarn.attention_factor = rope.number("attention_factor", range::positive);
-  if (unit_magnitude && !yarn.attention_factor) yarn.attention_factor = 1;
-  if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
-    if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(factor) + 1;
-    return yarn;
-  }
-  yarn.mscale = rope.number("mscale", range::not_negative);
-  yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
-  return yarn;
+std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
+  for (const char* key : context_keys)
+    if (const auto context = config.number(key, rule)) return context;
+  return {};
 }
 
+/// The length that a model was trained at before its context was extended: the key beside the rope
+/// dictionary, else the one inside, else the default of the class, else the longest context. Names what is
+/// assumed or overruled.
+///
+/// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
-longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index pairs, double length,
+double original_max_position(json_reader<J>& config, json_reader<J>& rope,
+                             const hugging_face_record& defaults, model_draft& model,
                              const std::string& needed) {
-  longrope_scaling longrope{
-      .short_factor = rope.required_numbers("short_factor", range::positive, needed),
-      .long_factor = rope.required_numbers("long_factor", range::positive, needed),
-      .original_max_position = original_max_position(config, rope, needed),
-      .max_position = config.required_number("max_position_embeddings", range::positive, needed),
-      .length = length};
-  for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
-    if (static_cast<Index>(list->size()) != pairs)
-      rope.refuse(
-          list == &longrope.short_factor ? "short_factor" : "long_factor",
-          "must have one value per pair, " + std::to_string(pairs) + ", got " + std::to_string(list->size()));
-  longrope.factor = rope.number("factor", range::at_least_one);
-  // Phi-3.5-MoE gives the magnitude of each list.
-  const auto short_mscale = rope.number("short_mscale", range::positive),
-             long_mscale = rope.number("long_mscale", range::positive);
-  longrope.attention_factor = rope.number("attention_factor", range::positive);
-  if (!longrope.attention_factor)
-    longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
-  return longrope;
+  constexpr const char* key = "original_max_position_embeddings";
+  const auto inside = rope.number(key, range::above_one), beside = config.number(key, range::above_one);
+  const double by_class = defaults.original_max_position;
+  if (beside) {
+    if (inside && !equal(*inside, *beside))
+      model.warn_once(rope.path() + key + " is overruled by " + config.path() + key);
+    return *beside;
+  }
+  if (inside) {
+    if (by_class > 0 && !equal(*inside, by_class))
+      model.warn_once(rope.path() + key + " holds; the class of " + model.architecture +
+                      " reads that key beside the dictionary alone, and would take " +
+                      exact_digits(by_class));
+    return *inside;
+  }
+  const std::string assumed = config.path() + key + " is not given; assumed ";
+  if (by_class > 0) {
+    model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
+    return by_class;
+  }
+  const auto context = context_of(config, range::above_one);
+  if (!context) config.missing("max_position_embeddings", needed + " where " + key + " is not given");
+  model.warn_once(assumed + exact_digits(*context) + ", which is max_position_embeddings");
+  return *context;
 }
 
 /// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
@@ -143,61 +128,127 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
   return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
 }
 
-/// \param length          tokens of the sequence, for the rules that depend on it
-/// \param unit_magnitude  YaRN has m = 1 where the dictionary has no attention_factor
+/// Makes the frequencies of a rope dictionary.
 template <class J>
-derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
-                            Index rotary_dim, double base, double length, bool unit_magnitude = false) {
-  const std::string needed = "rope type " + type + " needs it";
-  if (type == "linear")
-    return derive("linear", rotary_dim, base,
-                  linear_scaling{.factor = rope.required_number("factor", range::at_least_one, needed)});
-  if (type == "dynamic") {
-    if (const auto alpha = rope.number("alpha", range::at_least_one))
-      return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
-    return derive("dynamic", rotary_dim, base,
-                  dynamic_ntk_scaling{.factor = rope.required_number("factor", range::at_least_one, needed),
-                                      .max_position = config.required_number("max_position_embeddings",
-                                                                             range::positive, needed),
-                                      .length = length});
+class schedule_reader {
+ public:
+  /// \param config  the keys beside the dictionary
+  schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
+                  model_draft& model)
+      : config_(config), rope_(rope), defaults_(defaults), model_(model) {}
+
+  /// \param type    its present name
+  /// \param length  tokens of the sequence, for the rules that depend on it
+  derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
+    needed_ = "rope type " + type + " needs it";
+    if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
+    if (type == "dynamic") {
+      if (const auto alpha = rope_.number("alpha", range::at_least_one))
+        return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
+      return derive("dynamic", rotary_dim, base,
+                    dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
+    }
+    if (type == "yarn" || type == "telechat3-yarn") return derive_yarn(type, rotary_dim, base);
+    if (type == "longrope") return derive("longrope", rotary_dim, base, longrope(rotary_dim / 2, length));
+    if (type == "llama3") return derive("llama3", rotary_dim, base, llama3());
+    if (type == "proportional") {
+      auto partial = rope_.number("partial_rotary_factor", range::fraction);
+      if (!partial) partial = config_.number("partial_rotary_factor", range::fraction);
+      return derive("proportional", rotary_dim, base,
+                    proportional_scaling{.partial_rotary_factor = partial.value_or(1),
+                                         .factor = rope_.number("factor", range::at_least_one).value_or(1)});
+    }
+    if (type == "ntk")
+      return derive(
+          "ntk", rotary_dim, base,
+          mixed_ntk_scaling{.factor = factor(), .mixed_b = rope_.number("mixed_b", range::positive)});
+    return derive("default", rotary_dim, base);
   }
-  if (type == "yarn" || type == "telechat3-yarn") {
-    const yarn_scaling yarn = yarn_of(config, rope, type, unit_magnitude, needed);
-    if (yarn.beta_fast < yarn.beta_slow)
-      rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
-                                   exact_digits(yarn.beta_slow));
-    derived result = derive("yarn", rotary_dim, base, yarn);
-    result.softmax_multiplier = checked(yarn_softmax_multiplier(yarn), range::positive, "import_hugging_face",
-                                        "the softmax multiplier of " + rope.path() + "mscale_all_dim");
+
+ private:
+  double factor() { return rope_.required_number("factor", range::at_least_one, needed_); }
+  double context() {
+    const auto context = context_of(config_, range::positive);
+    if (!context) config_.missing("max_position_embeddings", needed_);
+    return *context;
+  }
+  double original() { return original_max_position(config_, rope_, defaults_, model_, needed_); }
+
+  yarn_scaling yarn(const std::string& type) {
+    // 0 means the default, as in transformers: `beta_fast or 32`.
+    const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
+    yarn_scaling yarn{.factor = 1, .original_max_position = original()};
+    // A factor of null is that of the two lengths.
+    yarn.factor =
+        rope_.is_null("factor")
+            ? checked(context() / yarn.original_max_position, range::at_least_one, "import_hugging_face",
+                      "max_position_embeddings / original_max_position_embeddings")
+            : factor();
+    yarn.beta_fast = or_default(rope_.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
+    yarn.beta_slow = or_default(rope_.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+    yarn.truncate = rope_.boolean("truncate").value_or(true);
+    yarn.attention_factor = rope_.number("attention_factor", range::positive);
+    if (!yarn.attention_factor && defaults_.form == dictionary_form::compressed) yarn.attention_factor = 1;
+    if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
+      if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(yarn.factor) + 1;
+      return yarn;
+    }
+    yarn.mscale = rope_.number("mscale", range::not_negative);
+    yarn.mscale_all_dim = rope_.number("mscale_all_dim", range::not_negative);
+    return yarn;
+  }
+
+  derived derive_yarn(const std::string& type, Index rotary_dim, double base) {
+    const yarn_scaling rule = yarn(type);
+    if (rule.beta_fast < rule.beta_slow)
+      rope_.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(rule.beta_fast) + " and " +
+                                    exact_digits(rule.beta_slow));
+    derived result = derive("yarn", rotary_dim, base, rule);
+    result.softmax_multiplier = checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
+                                        "the softmax multiplier of " + rope_.path() + "mscale_all_dim");
     return result;
   }
-  if (type == "longrope")
-    return derive("longrope", rotary_dim, base, longrope_of(config, rope, rotary_dim / 2, length, needed));
-  if (type == "llama3") {
+
+  longrope_scaling longrope(Index pairs, double length) {
+    longrope_scaling longrope{
+        .short_factor = rope_.required_numbers("short_factor", range::positive, needed_),
+        .long_factor = rope_.required_numbers("long_factor", range::positive, needed_),
+        .original_max_position = original(),
+        .max_position = context(),
+        .length = length};
+    for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
+      if (static_cast<Index>(list->size()) != pairs)
+        rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
+                     "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                         std::to_string(list->size()));
+    longrope.factor = rope_.number("factor", range::at_least_one);
+    // Phi-3.5-MoE gives the magnitude of each list.
+    const auto short_mscale = rope_.number("short_mscale", range::positive),
+               long_mscale = rope_.number("long_mscale", range::positive);
+    longrope.attention_factor = rope_.number("attention_factor", range::positive);
+    if (!longrope.attention_factor)
+      longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
+    return longrope;
+  }
+
+  llama3_scaling llama3() {
     const llama3_scaling llama3{
-        .factor = rope.required_number("factor", range::at_least_one, needed),
-        .low_freq_factor = rope.required_number("low_freq_factor", range::positive, needed),
-        .high_freq_factor = rope.required_number("high_freq_factor", range::positive, needed),
-        .original_max_position = original_max_position(config, rope, needed)};
+        .factor = factor(),
+        .low_freq_factor = rope_.required_number("low_freq_factor", range::positive, needed_),
+        .high_freq_factor = rope_.required_number("high_freq_factor", range::positive, needed_),
+        .original_max_position = original()};
     if (llama3.high_freq_factor < llama3.low_freq_factor)
-      rope.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
-                                          exact_digits(llama3.high_freq_factor) + " and " +
-                                          exact_digits(llama3.low_freq_factor));
-    return derive("llama3", rotary_dim, base, llama3);
+      rope_.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
+                                           exact_digits(llama3.high_freq_factor) + " and " +
+                                           exact_digits(llama3.low_freq_factor));
+    return llama3;
   }
-  if (type == "proportional") {
-    auto partial = rope.number("partial_rotary_factor", range::fraction);
-    if (!partial) partial = config.number("partial_rotary_factor", range::fraction);
-    return derive("proportional", rotary_dim, base,
-                  proportional_scaling{.partial_rotary_factor = partial.value_or(1),
-                                       .factor = rope.number("factor", range::at_least_one).value_or(1)});
-  }
-  if (type == "ntk")
-    return derive("ntk", rotary_dim, base,
-                  mixed_ntk_scaling{.factor = rope.required_number("factor", range::at_least_one, needed),
-                                    .mixed_b = rope.number("mixed_b", range::positive)});
-  return derive("default", rotary_dim, base);
-}
+
+  json_reader<J>&config_, &rope_;
+  const hugging_face_record& defaults_;
+  model_draft& model_;
+  std::string needed_ = {};  // why a key must be there
+};
 
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -23,6 +23,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// The key that has the window of layers that slide.
+template <class J>
+const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
+  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
+  return other ? "sliding_window_size" : "sliding_window";
+}
+
 /// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
 /// text do.
 template <class J>
@@ -46,8 +53,10 @@ template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
   const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
-  const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
-  if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
+  const char* const key = window_key(text, defaults);
+  if (text.hides(key)) return 0;
+  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
+  if (!asked || text.is_null(key) || window == Index{0}) return 0;
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
     return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
@@ -93,7 +102,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
   // A class that knows no window has no key for one.
-  const bool given = text.has("sliding_window") || text.has("local_attention");
+  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
   const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)

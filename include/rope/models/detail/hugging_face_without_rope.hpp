@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
 
+#include <optional>
 #include <string>
 
 #include <rope/config.hpp>
@@ -30,14 +31,32 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   return value->is_object() && json_reader<J>(value, "").has("rope_theta");
 }
 
+/// Throws where a file says of an architecture in which nothing rotates that something does.
+///
+/// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
+template <class J>
+void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
+                                const std::string& architecture) {
+  if (!text.boolean("mla_use_nope").value_or(true))
+    text.refuse("mla_use_nope",
+                "is false, but nothing rotates in the code of " + architecture +
+                    " that is known; remove the key to describe the model as that code has it");
+  const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
+  if (rotated.value_or(0) > 0)
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
+                                        " that is known, got " + std::to_string(*rotated));
+}
+
 template <class J>
 unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
   const std::string name = plain_architecture(architecture);
   if (const refused_architecture* refused = refused_architecture_of(name);
-      refused && refused->kind == refusal::no_turn)
+      refused && refused->kind == refusal::no_turn) {
+    check_that_nothing_rotates(text, name, architecture);
     return {
         std::string(refused->reason), "model_type",
-        "is one in which nothing turns: it has " + std::string(refused->reason) + ", got " + architecture};
+        "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
+  }
   const hugging_face_record* known = hugging_face_record_of(name);
   const hugging_face_record record = known ? *known : hugging_face_record{};
   if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
@@ -48,6 +67,8 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not turn"};
+  if (!known && text.boolean("mla_use_nope").value_or(false))
+    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
   if (text.index("qk_rope_head_dim", range::whole) == 0)
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
   if (text.boolean("alibi").value_or(false))

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,10 +45,21 @@ class json_reader {
   }
   bool has(const char* key) { return find(key) != nullptr; }
 
+  /// Numbers that the class of the architecture has for keys that a file leaves out.
+  void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
+  /// Calls with(key, value) for each of them that was read.
+  template <class F>
+  void each_assumed(const F& with) const {
+    for (const assumption& one : assumed_)
+      if (one.read) with(std::string(one.key), one.value);
+  }
+
   std::optional<double> number(const char* key, const number_rule& rule) {
-    const J* value = find(key);
-    if (!value) return {};
-    return number_of(*value, key, rule);
+    if (const J* value = find(key)) return number_of(*value, key, rule);
+    if (hides(key) || is_null(key)) return {};
+    for (assumption& one : assumed_)
+      if (one.key == std::string_view(key)) return one.read = true, one.value;
+    return {};
   }
   double required_number(const char* key, const number_rule& rule, const std::string& reason) {
     const auto value = number(key, rule);
@@ -166,8 +178,15 @@ class json_reader {
     refuse(key, std::string("must be ") + wanted + ", got " + type);
   }
 
+  struct assumption {
+    const char* key;
+    double value;
+    bool read;
+  };
+
   const J* object_;
   std::string path_;
+  std::vector<assumption> assumed_ = {};
   std::vector<std::string> asked_, hidden_;
 };
 

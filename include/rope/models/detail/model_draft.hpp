@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <rope/base/lists.hpp>
 #include <rope/config.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
@@ -23,6 +24,10 @@ struct model_draft : model_facts {
   std::vector<std::string> layers = {};
   std::vector<Index> layers_without_rope = {}, layers_not_known = {};
   std::string instead_of_rope = {};
+
+  void warn_once(std::string text) {
+    if (!contains(warnings, text)) warnings.push_back(std::move(text));
+  }
 
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& one : groups)

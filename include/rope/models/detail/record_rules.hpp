@@ -62,7 +62,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.even_channels || r.scale != score_scale::inverse_root))
+                   r.scale != score_scale::inverse_root))
     return "widths of latent heads are in the file, and their scale follows";
   const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
   if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)

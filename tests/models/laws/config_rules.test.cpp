@@ -1,0 +1,718 @@
+// SPDX-License-Identifier: MIT
+// Rules that hold for every config.json, each tried on several architectures. Sources: Hugging Face transformers,
+// modeling_rope_utils.py of 2026-09 (standardize_rope_params, convert_rope_params_to_dict, nested_rope_parameter_keys) and
+// configuration_*.py of the models named; mlx-lm, models/mimo_v2_flash.py and kimi_linear.py. Numbers are computed from their
+// formulas.
+#include <rope/models/hugging_face.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <rope/models/describe.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_configs.hpp"
+#include "support/recorded.hpp"
+#include "support/schedules.hpp"
+
+namespace {
+
+using rope::import_hugging_face;
+using rope::Index;
+using rope::layer_group;
+using testing::changed;
+using testing::has_warning;
+using testing::json;
+using testing::rounds_to;
+
+const json small = {{"hidden_size", 64},
+                    {"num_attention_heads", 4},
+                    {"num_hidden_layers", 4},
+                    {"max_position_embeddings", 4096}};
+
+rope::model_rope model_of(const char* type, const json& changes, const json& base = small) {
+  json file = changed(base, changes);
+  file["model_type"] = type;
+  return import_hugging_face(file);
+}
+
+/// How many warnings contain the text.
+std::size_t warnings_with(const rope::model_rope& model, const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(model.warnings.begin(), model.warnings.end(),
+                    [&](const std::string& warning) { return warning.find(text) != std::string::npos; }));
+}
+
+bool refuses(const json& file, const std::string& text, const rope::hugging_face_options& options = {}) {
+  return testing::throws_saying<std::invalid_argument>([&] { import_hugging_face(file, options); }, text);
+}
+
+const rope::hugging_face_options describe_it = {.without_rope = rope::model_without_rope::describe};
+
+}  // namespace
+
+TEST_CASE("original_max_position_embeddings: beside wins, then inside, then the class, then the context",
+          "[models][config_rules]") {
+  constexpr const char* key = "original_max_position_embeddings";
+  const auto original = [](const rope::model_rope& model) {
+    return model.groups().front().number("original_max_position", 0);
+  };
+  const json eight(std::vector<double>(8, 2.0));
+  for (const char* type : {"yarn", "llama3", "longrope"})
+    for (const char* dictionary : {"rope_scaling", "rope_parameters"}) {
+      CAPTURE(type, dictionary);
+      const json rope = {{"rope_type", type},    {"rope_theta", 10000},   {"factor", 4},
+                         {"low_freq_factor", 1}, {"high_freq_factor", 4}, {"short_factor", eight},
+                         {"long_factor", eight}};
+      const json alone = {{dictionary, rope}}, inside = {{dictionary, {{key, 1024}}}}, beside = {{key, 512}};
+      const auto both = model_of("llama", changed(changed(alone, inside), beside));
+      CHECK(original(both) == 512);
+      CHECK(warnings_with(both, std::string(dictionary) + "." + key + " is overruled by " + key) == 1);
+      const auto one = model_of("llama", changed(alone, inside));
+      CHECK(original(one) == 1024);
+      CHECK(warnings_with(one, key) == 0);
+      const auto other = model_of("llama", changed(alone, beside));
+      CHECK(original(other) == 512);
+      CHECK(warnings_with(other, key) == 0);
+      const auto same = model_of("llama", changed(changed(alone, inside), {{key, 1024}}));
+      CHECK(warnings_with(same, key) == 0);
+      const auto none = model_of("llama", alone);
+      CHECK(original(none) == 4096);
+      CHECK(warnings_with(none, std::string(key) + " is not given; assumed 4096, which is "
+                                                   "max_position_embeddings") == 1);
+      for (const char* phi : {"phi3", "phi4_multimodal", "phi3_v"}) {
+        CAPTURE(phi);
+        const auto by_class = model_of(phi, changed(alone, {{"max_position_embeddings", 131072}}));
+        CHECK(original(by_class) == 4096);
+        CHECK(warnings_with(by_class, key) == 1);
+        CHECK(has_warning(by_class.warnings, key, "assumed 4096, the default of " + std::string(phi)));
+        if (std::string(type) == "longrope") {
+          json longrope = changed(alone, {{"max_position_embeddings", 131072}});
+          longrope[dictionary].erase("factor");
+          const double m = std::sqrt(1 + std::log(131072.0 / 4096) / std::log(4096.0));
+          CHECK(rounds_to(model_of(phi, longrope).groups().front().frequencies.attention_factor(), m, 12));
+        }
+      }
+    }
+  // Past the length that the class assumes, the long factors hold.
+  json phi = {{"model_type", "phi3"},
+              {"max_position_embeddings", 131072},
+              {"rope_scaling", {{"type", "longrope"}, {"short_factor", eight}, {"long_factor", eight}}}};
+  phi = changed(small, phi);
+  CHECK(import_hugging_face(phi, {.length = 4096}).groups()[0].number("uses_long_factor", 2) == 0);
+  CHECK(import_hugging_face(phi, {.length = 4097}).groups()[0].number("uses_long_factor", 2) == 1);
+  // A file that has the length inside alone keeps it, and is told what the class would take.
+  const auto inside_only = model_of("phi3", changed(phi, {{"rope_scaling", {{key, 2048}}}}));
+  CHECK(original(inside_only) == 2048);
+  CHECK(has_warning(inside_only.warnings, key, "4096", "phi3"));
+  // The growth of queries with their position starts at the same length.
+  const auto ministral = model_of(
+      "ministral3", {{key, 512},
+                     {"rope_parameters",
+                      {{"rope_type", "yarn"}, {"factor", 4}, {key, 1024}, {"llama_4_scaling_beta", 0.1}}}});
+  CHECK(ministral.query_rule(511) == 1);
+  CHECK(ministral.query_rule(512) > 1);
+}
+
+TEST_CASE("DBRX takes its base and its length from where its class has them", "[models][config_rules]") {
+  const json dbrx = {{"model_type", "dbrx"},
+                     {"d_model", 128},
+                     {"n_heads", 2},
+                     {"n_layers", 2},
+                     {"attn_config", {{"rope_theta", 500000}}}};
+  const auto model = import_hugging_face(changed(dbrx, {{"rope_theta", 10000}}));
+  CHECK(model.groups()[0].base == 500000);
+  CHECK(has_warning(model.warnings, "rope_theta is overruled by attn_config.rope_theta"));
+  CHECK(import_hugging_face(dbrx).groups()[0].base == 500000);
+  CHECK_FALSE(has_warning(import_hugging_face(dbrx).warnings, "overruled"));
+  const json yarn = {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}};
+  const auto given = import_hugging_face(changed(changed(dbrx, yarn), {{"max_seq_len", 8192}}));
+  CHECK(given.groups()[0].number("original_max_position", 0) == 8192);
+  CHECK(given.max_position == 8192);
+  CHECK(has_warning(given.warnings, "original_max_position_embeddings is not given; assumed 8192"));
+  const auto by_class = import_hugging_face(changed(dbrx, yarn));
+  CHECK(by_class.groups()[0].number("original_max_position", 0) == 2048);
+  CHECK(has_warning(by_class.warnings, "max_seq_len is not given; assumed 2048"));
+}
+
+TEST_CASE("Muse Glimmer has one base, and its list says only which layers rotate", "[models][config_rules]") {
+  const json muse = {
+      {"head_dim", 16},
+      {"layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}};
+  for (const json& where :
+       {json{{"rope_theta", 500000}}, json{{"rope_parameters", {{"rope_theta", 500000}}}}}) {
+    const auto model =
+        model_of("muse_glimmer_text",
+                 changed(changed(muse, where), {{"layer_rope_theta", {10000, 0, 20000, 500000}}}));
+    REQUIRE(model.groups().size() == 1);
+    CHECK(model.groups()[0].base == 500000);
+    CHECK(model.layers_without_rope() == std::vector<Index>{1});
+    CHECK(has_warning(model.warnings, "layer_rope_theta", "500000", "rope_theta holds"));
+    const auto agrees = model_of(
+        "muse_glimmer_text", changed(changed(muse, where), {{"layer_rope_theta", {500000, 0, 500000, 0}}}));
+    CHECK(agrees.layers_without_rope() == std::vector<Index>{1, 3});
+    CHECK_FALSE(has_warning(agrees.warnings, "layer_rope_theta"));
+  }
+  const auto by_list =
+      model_of("muse_glimmer_text", changed(muse, {{"layer_rope_theta", {500000, 0, 500000, 0}}}));
+  CHECK(by_list.groups()[0].base == 500000);
+  const auto by_class =
+      model_of("muse_glimmer_text", changed(muse, {{"layer_rope_theta", {500000, 0, 20000, 0}}}));
+  CHECK(by_class.groups()[0].base == 10000);
+  CHECK(has_warning(by_class.warnings, "rope_theta base is not given; assumed 10000"));
+  CHECK(refuses(changed(changed(small, muse),
+                        {{"model_type", "muse_glimmer_text"}, {"layer_rope_theta", {0, 0, 0, 0}}}),
+                "layer_rope_theta must not be 0 for every layer"));
+}
+
+TEST_CASE("MiMo-V2: which layers slide, and which have sinks", "[models][config_rules]") {
+  const json mimo = {{"num_hidden_layers", 6},
+                     {"num_key_value_heads", 1},
+                     {"head_dim", 192},
+                     {"swa_head_dim", 192},
+                     {"rope_theta", 5000000},
+                     {"swa_rope_theta", 10000},
+                     {"partial_rotary_factor", 0.334},
+                     {"sliding_window", 128},
+                     {"sliding_window_size", 128}};
+  for (const auto& [pattern, windows] :
+       std::vector<std::pair<json, std::vector<Index>>>{{{0, 1, 1, 1, 1, 0}, {0, 128, 128, 128, 128, 0}},
+                                                        {{1, 0, 0, 1, 0, 1}, {128, 0, 0, 128, 0, 128}},
+                                                        {{0, 0, 1, 1, 1, 1}, {0, 0, 128, 128, 128, 128}}}) {
+    CAPTURE(pattern.dump());
+    for (const char* type : {"mimo_v2_flash", "mimo_v2"}) {
+      const auto model = model_of(type, changed(mimo, {{"hybrid_layer_pattern", pattern}}));
+      CHECK(model.windows == windows);
+      for (std::size_t i = 0; i < 6; ++i) {
+        const auto layer = static_cast<Index>(i);
+        CHECK(model.layer_has_sinks(layer) == (windows[i] == 128));
+        CHECK(model.group_of_layer(layer)->base == (windows[i] == 128 ? 1e4 : 5e6));
+        CHECK(model.group_of_layer(layer)->rotary_dim() == 64);
+      }
+      CHECK_FALSE(has_warning(model.warnings, "hybrid_layer_pattern"));
+      CHECK_FALSE(has_warning(model.warnings, "sliding_window_size"));
+    }
+  }
+  const json pattern = {{"hybrid_layer_pattern", {0, 1, 1, 1, 1, 0}}};
+  const auto sinks = [&](const json& more) {
+    const auto model = model_of("mimo_v2_flash", changed(changed(mimo, pattern), more));
+    std::string text;
+    for (Index i = 0; i < 6; ++i) text += model.layer_has_sinks(i) ? '1' : '0';
+    return text + (model.sink_logits ? " some" : " none");
+  };
+  CHECK(sinks(json::object()) == "011110 some");  // as the class fills in
+  CHECK(sinks({{"add_swa_attention_sink_bias", true}, {"add_full_attention_sink_bias", true}}) ==
+        "111111 some");
+  CHECK(sinks({{"add_swa_attention_sink_bias", false}, {"add_full_attention_sink_bias", true}}) ==
+        "100001 some");
+  CHECK(sinks({{"add_swa_attention_sink_bias", false}}) == "000000 none");
+  // The bases and the share are those of the file, and layers that slide may have heads of their own.
+  const auto other =
+      model_of("mimo_v2_flash", changed(changed(mimo, pattern), {{"rope_theta", 640000},
+                                                                 {"swa_rope_theta", 20000},
+                                                                 {"partial_rotary_factor", 0.5},
+                                                                 {"swa_head_dim", 128}}));
+  CHECK(other.group("full_attention")->base == 640000);
+  CHECK(other.group("sliding_attention")->base == 20000);
+  CHECK(other.group("full_attention")->rotary_dim() == 96);
+  CHECK(other.group("sliding_attention")->rotary_dim() == 64);
+  CHECK(other.group("sliding_attention")->head_dim == 128);
+  const auto size = model_of("mimo_v2_flash", changed(changed(mimo, pattern), {{"sliding_window", nullptr}}));
+  CHECK(size.windows[1] == 128);
+  const auto differ =
+      model_of("mimo_v2_flash", changed(changed(mimo, pattern), {{"sliding_window_size", 64}}));
+  CHECK(differ.windows[1] == 128);
+  CHECK(has_warning(differ.warnings, "sliding_window_size is overruled by sliding_window"));
+  CHECK(refuses(changed(changed(small, changed(mimo, {{"hybrid_layer_pattern", {0, 1}}})),
+                        {{"model_type", "mimo_v2_flash"}}),
+                "hybrid_layer_pattern must have num_hidden_layers values, 6, got 2"));
+  CHECK(refuses(changed(changed(small, changed(mimo, {{"hybrid_layer_pattern", {0, 1, 2, 0, 0, 0}}})),
+                        {{"model_type", "mimo_v2_flash"}}),
+                "hybrid_layer_pattern must be 0 or 1, got 2"));
+}
+
+TEST_CASE("a pattern that the class does not read is reported by its name", "[models][config_rules]") {
+  for (const char* type : {"llama", "qwen3", "gemma3_text", "gpt_oss", "deepseek_v3", "lfm2", "olmo3"})
+    for (const char* key : {"hybrid_layer_pattern", "hybrid_attention_pattern", "attn_layer_pattern",
+                            "block_layer_types", "some_layer_types", "my_pattern"}) {
+      CAPTURE(type, key);
+      json more = {{key, {0, 1, 0, 1}}, {"qk_nope_head_dim", 8}, {"qk_rope_head_dim", 8}};
+      if (std::string(type) != "deepseek_v3") more.erase("qk_rope_head_dim");
+      if (std::string(type) == "gpt_oss") more["rope_parameters"] = {{"rope_type", "default"}};
+      CHECK(has_warning(model_of(type, more).warnings, key));
+    }
+}
+
+TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][config_rules]") {
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 500000}};
+  const json types = {
+      {"layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}};
+  // One dictionary of type default holds for all layers of Olmo 3, whose two kinds have one base.
+  for (const json& more : {json::object(), types}) {
+    const auto olmo = model_of("olmo3", changed(more, {{"rope_parameters", plain}}));
+    for (Index i = 0; i < 4; ++i) CHECK(olmo.group_of_layer(i)->base == 500000);
+    const auto other = model_of("olmo3", changed(more, {{"rope_parameters", {{"rope_theta", 70000}}}}));
+    for (Index i = 0; i < 4; ++i) CHECK(other.group_of_layer(i)->base == 70000);
+    CHECK_FALSE(has_warning(other.warnings, "overruled"));
+  }
+  CHECK(refuses(changed(small, {{"model_type", "olmo3"},
+                                {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}}}}),
+                "rope_parameters must have a dictionary per layer type"));
+  // Nested if any key is the name of a type of layers, whatever stands beside.
+  const json both = {{"full_attention", {{"rope_theta", 1e6}}},
+                     {"sliding_attention", {{"rope_theta", 7000}}}};
+  for (const json& beside : {json{{"rope_theta", 3e6}}, json{{"rope_type", "default"}, {"rope_theta", 3e6}},
+                             json{{"rope_type", "yarn"}, {"factor", 4}}, json{{"partial_rotary_factor", 0.5}},
+                             json{{"note", {{"a", 1}}}}})
+    for (const char* type : {"gemma3_text", "olmo3", "llama"}) {
+      CAPTURE(beside.dump(), type);
+      const auto model = model_of(
+          type, changed(changed(types, {{"head_dim", 16}}), {{"rope_parameters", changed(both, beside)}}));
+      CHECK(model.groups().size() == 2);
+      CHECK(model.group_of_layer(1)->base == 1e6);
+      CHECK(model.group_of_layer(0)->base == 7000);
+      CHECK(model.group_of_layer(0)->rule == "default");
+      for (const auto& item : beside.items())
+        CHECK(has_warning(model.warnings, "rope_parameters." + item.key() + " lies beside the layer types"));
+    }
+  // A dictionary with a key of its own, no type of layers, is flat.
+  const auto flat =
+      model_of("llama", {{"rope_parameters", changed(plain, {{"extra", {{"rope_theta", 9}}}})}});
+  REQUIRE(flat.groups().size() == 1);
+  CHECK(flat.groups()[0].base == 500000);
+  CHECK(has_warning(flat.warnings, "rope_parameters.extra"));
+}
+
+TEST_CASE("an odd share of a head is rounded down, which a warning says", "[models][config_rules]") {
+  struct share {
+    const char* type;
+    double factor;
+    Index head_dim, rotary_dim;
+  };
+  for (const share& one :
+       {share{"llama", 0.51, 128, 64}, share{"phi3", 0.33, 192, 62}, share{"glm4_moe", 0.2, 16, 2},
+        share{"stablelm", 0.35, 20, 6}, share{"gpt_neox", 0.2, 35, 6}}) {
+    CAPTURE(one.type, one.factor);
+    json more = {
+        {"head_dim", one.head_dim}, {"partial_rotary_factor", one.factor}, {"rotary_pct", one.factor}};
+    if (std::string(one.type) != "gpt_neox") more.erase("rotary_pct");
+    const auto model = model_of(one.type, more);
+    CHECK(model.groups()[0].rotary_dim() == one.rotary_dim);
+    CHECK(has_warning(model.warnings, "rounded down to " + std::to_string(one.rotary_dim)));
+  }
+  const json half = {{"rope_type", "default"}, {"rope_theta", 5e6}, {"partial_rotary_factor", 0.33}};
+  const auto mimo = model_of(
+      "mimo_v2_flash",
+      {{"head_dim", 192}, {"rope_parameters", {{"full_attention", half}, {"sliding_attention", half}}}});
+  CHECK(mimo.group("full_attention")->rotary_dim() == 62);
+  CHECK(mimo.group("sliding_attention")->rotary_dim() == 62);
+  CHECK(refuses(changed(small, {{"model_type", "llama"}, {"partial_rotary_factor", 0.1}}),
+                "partial_rotary_factor"));
+  CHECK(refuses(changed(small, {{"model_type", "llama"}, {"head_dim", 15}}), "head_dim"));
+}
+
+TEST_CASE("of two shares of a head the one in the dictionary holds, which a warning says",
+          "[models][config_rules]") {
+  for (const char* type : {"glm4_moe", "llama", "phi3", "qwen3_next", "stablelm"})
+    for (const char* dictionary : {"rope_parameters", "rope_scaling"}) {
+      CAPTURE(type, dictionary);
+      const json file = {
+          {"head_dim", 64},
+          {"partial_rotary_factor", 0.5},
+          {dictionary, {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}}};
+      const auto model = model_of(type, file);
+      CHECK(model.groups()[0].rotary_dim() == 16);
+      CHECK(has_warning(model.warnings, "partial_rotary_factor is overruled by " + std::string(dictionary) +
+                                            ".partial_rotary_factor"));
+      CHECK_FALSE(has_warning(model.warnings, "not understood"));
+      const auto same = model_of(type, changed(file, {{"partial_rotary_factor", 0.25}}));
+      CHECK_FALSE(has_warning(same.warnings, "overruled"));
+      CHECK_FALSE(has_warning(same.warnings, "not understood"));
+    }
+  // So with the other names of a share, and beside rotary_dim.
+  const auto neox =
+      model_of("gpt_neox", {{"rotary_pct", 0.5}, {"rope_parameters", {{"partial_rotary_factor", 0.25}}}});
+  CHECK(neox.groups()[0].rotary_dim() == 4);
+  CHECK(has_warning(neox.warnings, "rotary_pct is overruled by rope_parameters.partial_rotary_factor"));
+  const auto gptj = model_of("gptj", {{"rotary_dim", 8}, {"partial_rotary_factor", 0.25}});
+  CHECK(gptj.groups()[0].rotary_dim() == 8);
+  CHECK(has_warning(gptj.warnings, "partial_rotary_factor is overruled by rotary_dim"));
+}
+
+TEST_CASE("type is read as rope_type is, and no class is said not to", "[models][config_rules]") {
+  for (const char* type : {"llama", "gemma3_text", "olmo3", "qwen2", "deepseek_v4"}) {
+    CAPTURE(type);
+    json file = {{"num_hidden_layers", 6}, {"rope_scaling", {{"type", "linear"}, {"factor", 4}}}};
+    if (std::string(type) == "deepseek_v4") file["compress_ratios"] = {0, 4, 0, 128, 0, 0};
+    const auto model = model_of(type, file);
+    CHECK(std::any_of(model.groups().begin(), model.groups().end(),
+                      [](const layer_group& group) { return group.rule == "linear"; }));
+    for (const std::string& warning : model.warnings) {
+      CAPTURE(warning);
+      if (warning.find("rope_scaling.type") != std::string::npos)
+        CHECK(warning.find("class") == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a list of what is known says where to look further", "[models][config_rules]") {
+  const json file =
+      changed(small, {{"model_type", "llama"}, {"rope_scaling", {{"rope_type", "lineal"}, {"factor", 2}}}});
+  CHECK(refuses(file, "known are default, linear"));
+  CHECK(refuses(file, "see <rope/frequencies.hpp>"));
+  CHECK(refuses(changed(small, {{"model_type", "novel"}}), "see include/rope/models/README.md"));
+}
+
+TEST_CASE("import descends into the dictionary of a known architecture", "[models][config_rules]") {
+  const json llama = {{"model_type", "llama"},           {"hidden_size", 256},
+                      {"num_attention_heads", 4},        {"head_dim", 64},
+                      {"num_hidden_layers", 2},          {"rope_theta", 500000},
+                      {"max_position_embeddings", 4096}, {"num_key_value_heads", 2}};
+  for (const char* key :
+       {"thinker_config", "llm_config", "language_config", "text_config", "language_model", "decoder"})
+    for (const char* outer : {"novel_vl", "internvl_chat", "llava", "qwen2_5_omni"}) {
+      CAPTURE(key, outer);
+      const auto one = import_hugging_face(json{{"model_type", outer}, {key, llama}});
+      CHECK(one.groups()[0].base == 500000);
+      CHECK(one.groups()[0].head_dim == 64);
+      CHECK(one.architecture == "llama");
+      CHECK(one.warnings.empty());
+      // One in another, as of Omni models.
+      const auto two = import_hugging_face(
+          json{{"model_type", outer}, {key, {{"model_type", "novel_thinker"}, {"text_config", llama}}}});
+      CHECK(two.groups()[0].base == 500000);
+      // Keys beside the dictionary are named with their path.
+      json beside = {{"model_type", outer}, {"rope_theta", 7}, {key, changed(llama, {{"rope_tehta", 1}})}};
+      const auto named = import_hugging_face(beside);
+      CHECK(named.groups()[0].base == 500000);
+      CHECK(has_warning(named.warnings, "rope_theta lies beside " + std::string(key) + " and has no effect"));
+      CHECK(has_warning(named.warnings, std::string(key) + ".rope_tehta is not understood"));
+    }
+  // By `architectures` where there is no model_type.
+  json by_class = llama;
+  by_class.erase("model_type");
+  by_class["architectures"] = {"LlamaForCausalLM"};
+  CHECK(import_hugging_face(json{{"model_type", "internvl_chat"}, {"llm_config", by_class}})
+            .groups()[0]
+            .head_dim == 64);
+  // A known architecture with parts that are not its text stays what it is.
+  const auto plain =
+      import_hugging_face(changed(llama, {{"decoder", {{"model_type", "novel"}, {"width", 1}}}}));
+  CHECK(plain.architecture == "llama");
+  const auto own =
+      import_hugging_face(changed(llama, {{"decoder", {{"model_type", "gpt_neox"}, {"head_dim", 8}}}}));
+  CHECK(own.architecture == "llama");
+  // Of several the first that is known; none known: the keys to pass.
+  const auto first = import_hugging_face(json{
+      {"model_type", "novel"}, {"decoder", {{"model_type", "novel_decoder"}}}, {"language_config", llama}});
+  CHECK(first.architecture == "llama");
+  const json none = {{"model_type", "novel_omni"},
+                     {"talker_config", {{"model_type", "novel_talker"}}},
+                     {"decoder", {{"model_type", "novel_decoder"}}}};
+  CHECK(refuses(none, "novel_omni"));
+  CHECK(refuses(none, "decoder"));
+  const json talker = {{"model_type", "novel_omni"}, {"talker_config", llama}};
+  CHECK(refuses(talker, "talker_config is of the known architecture llama; pass that dictionary"));
+}
+
+TEST_CASE("a text model in a dictionary of its own has the sizes of its class", "[models][config_rules]") {
+  const json classes = testing::recorded("models/transformers_classes");
+  std::size_t compared = 0;
+  for (const json& record : classes.at("records")) {
+    json config = record.at("config");
+    const std::string type = config.at("model_type");
+    for (const char* key : {"text_config", "llm_config", "thinker_config"}) {
+      for (const std::vector<const char*>& gone :
+           std::vector<std::vector<const char*>>{{"hidden_size", "num_attention_heads", "num_hidden_layers",
+                                                  "num_key_value_heads", "max_position_embeddings"},
+                                                 {"num_attention_heads"},
+                                                 {"hidden_size"}}) {
+        json left = config;
+        bool had = false;
+        for (const char* name : gone) had = left.erase(name) > 0 || had;
+        if (!had) continue;
+        CAPTURE(type, key, gone.front());
+        std::string error;
+        try {
+          const auto whole = import_hugging_face(json{{"model_type", "of two parts"}, {key, config}});
+          ++compared;
+          const auto short_one = import_hugging_face(json{{"model_type", "of two parts"}, {key, left}});
+          REQUIRE(short_one.groups().size() == whole.groups().size());
+          for (std::size_t g = 0; g < whole.groups().size(); ++g) {
+            CHECK(short_one.groups()[g].head_dim == whole.groups()[g].head_dim);
+            CHECK(short_one.groups()[g].rotary_dim() == whole.groups()[g].rotary_dim());
+          }
+          CHECK(short_one.query_heads == whole.query_heads);
+          CHECK(short_one.key_heads == whole.key_heads);
+          CHECK(short_one.max_position == whole.max_position);
+          CHECK(short_one.windows == whole.windows);
+          CHECK(short_one.layers() == whole.layers());
+          const bool needed =
+              !config.contains("qk_rope_head_dim") || std::string(gone.front()) != "hidden_size";
+          const bool named =
+              has_warning(short_one.warnings, std::string(key) + ".", " is not given; assumed ");
+          if (needed || gone.size() > 1) CHECK(named);
+        } catch (const std::invalid_argument& caught) {
+          // What is refused whole, for a reason that other tests know, may be refused so.
+          error = caught.what();
+          CHECK(testing::throws_saying<std::invalid_argument>(
+              [&] {
+                import_hugging_face(json{{"model_type", "of two parts"}, {key, config}});
+              },
+              "import_hugging_face"));
+        }
+      }
+    }
+  }
+  CHECK(compared >= 600);
+  // LLaVA 1.5.
+  const json llava = {{"model_type", "llava"},
+                      {"text_config", {{"model_type", "llama"}, {"max_position_embeddings", 4096}}}};
+  const auto model = import_hugging_face(llava);
+  CHECK(model.groups()[0].head_dim == 128);
+  CHECK(model.query_heads == 32);
+  CHECK(model.layer_count() == 0);  // all alike
+  CHECK(has_warning(model.warnings,
+                    "text_config.hidden_size is not given; assumed 4096, the default of llama"));
+  CHECK(has_warning(model.warnings,
+                    "text_config.num_attention_heads is not given; assumed 32, the default of llama"));
+  const auto wide = import_hugging_face(
+      json{{"model_type", "llava"},
+           {"text_config", {{"model_type", "llama"}, {"hidden_size", 5120}, {"num_attention_heads", 40}}}});
+  CHECK(wide.groups()[0].head_dim == 128);
+  CHECK_FALSE(has_warning(wide.warnings, "hidden_size"));
+  // A file of the text model alone still has to say them.
+  CHECK(refuses({{"model_type", "llama"}, {"num_attention_heads", 4}}, "head_dim is missing"));
+}
+
+TEST_CASE("every key that speaks of positions is used or named, wherever it lies", "[models][config_rules]") {
+  const std::vector<json> configs = {
+      testing::config("llama_3_1_8b"),
+      testing::config("gemma_3_4b"),
+      testing::config("deepseek_v3"),
+      testing::config("gemma_3_4b_rope_parameters"),
+      testing::config("modernbert_base"),
+      testing::config("qwen2_vl_7b"),
+      testing::config("phi_3_5_mini"),
+      testing::config("llama_4_scout"),
+      {{"model_type", "mimo_v2_flash"}, {"head_dim", 192}, {"num_hidden_layers", 6}},
+      {{"model_type", "novel"},
+       {"thinker_config", {{"model_type", "novel"}, {"text_config", {{"model_type", "qwen2"}}}}}},
+      {{"model_type", "dbrx"}, {"d_model", 64}, {"n_heads", 4}, {"attn_config", {{"rope_theta", 1e5}}}},
+      {{"model_type", "qwen3_next"}, {"num_hidden_layers", 8}},
+      {{"model_type", "whisper"}},
+      {{"model_type", "kimi_linear"}, {"mla_use_nope", true}}};
+  const std::vector<const char*> names = {
+      "my_rope_key",       "ROTARY_x",    "use_positions_of", "a_nope_b",        "hybrid_pattern",
+      "attn_chunk_length", "yarn_thing",  "windowed_attn",    "max_window_size", "position_bias_cfg",
+      "dual_chunk_config", "someRopeKey", "xLayerPattern",    "new_layer_types"};
+  const std::vector<json> values = {1, 0.5, true, "text", {1, 0, 1}, {{"a", 1}}, {{"rope_inside", 2}}};
+  std::size_t planted = 0;
+  for (const json& config : configs)
+    for (std::size_t n = 0; n < names.size(); ++n) {
+      const std::string name = names[n];
+      // Every dictionary of the file is a place, and so are new ones.
+      std::vector<json::json_pointer> places = {json::json_pointer()};
+      for (std::size_t at = 0; at < places.size(); ++at)
+        for (const auto& item : config.at(places[at]).items())
+          if (item.value().is_object()) places.push_back(places[at] / item.key());
+      const std::size_t in_file = places.size();
+      for (std::size_t at = 0; at < in_file; ++at)
+        for (const char* more :
+             {"extra", "attention", "vision_config", "sparse_attention_config", "quantization_config"})
+          places.push_back(places[at] / more);
+      for (std::size_t at = 0; at < places.size(); ++at) {
+        json file = config;
+        if (at >= in_file) {
+          // A new dictionary in a dictionary of rope is itself what has no effect.
+          const std::string parent = places[at].parent_pointer().to_string();
+          if (parent.find("rope_") != std::string::npos) continue;
+        }
+        file[places[at]][name] = values[(n + at) % values.size()];
+        CAPTURE(file.dump(), places[at].to_string(), name);
+        ++planted;
+        const auto model = import_hugging_face(file, describe_it);
+        CHECK(has_warning(model.warnings, name));
+      }
+    }
+  CHECK(planted >= 1000);
+  // In a list of dictionaries, and deep.
+  json deep = testing::config("llama_2_7b");
+  deep["blocks"] = {{{"kind", 1}}, {{"attention", {{"window_left", 3}}}}};
+  CHECK(has_warning(import_hugging_face(deep).warnings, "blocks.attention.window_left"));
+  // Qwen2.5-1M.
+  const json qwen = {{"use_sliding_window", false},
+                     {"dual_chunk_attention_config", {{"chunk_size", 262144}, {"local_size", 8192}}}};
+  CHECK(has_warning(model_of("qwen2", qwen).warnings, "dual_chunk_attention_config is not understood"));
+  // The tower of a known part is named with all its keys.
+  const json tower = {
+      {"vision_config",
+       {{"rope_a", 1}, {"rope_b", 1}, {"rope_c", 1}, {"rope_d", 1}, {"window_e", 1}, {"position_f", 1}}}};
+  for (const auto& item : tower.at("vision_config").items())
+    CHECK(has_warning(model_of("llama", tower).warnings, "vision_config", item.key()));
+  // Words that have another meaning.
+  CHECK(model_of("llama", {{"property", 1}, {"europe", 1}, {"decomposition_rank", 2}, {"composition", 1}})
+            .warnings.size() == model_of("llama", json::object()).warnings.size());
+}
+
+TEST_CASE("a window that the class does not read is none, and is reported", "[models][config_rules]") {
+  for (const char* type : {"llama", "cohere", "falcon", "olmo2", "glm4", "gpt_neox", "stablelm", "granite"}) {
+    CAPTURE(type);
+    const auto model = model_of(type, {{"sliding_window", 512}});
+    CHECK(model.windows == std::vector<Index>{0});
+    CHECK(model.sliding_window == 0);
+    CHECK(has_warning(model.warnings, "sliding_window is not read by the class of " + std::string(type)));
+    CHECK(model.attention_of_layer(0).window == 0);
+  }
+  // What transformers has no class for is not known.
+  const auto minicpm = model_of("minicpm", {{"sliding_window", 512}});
+  CHECK(minicpm.windows == std::vector<Index>{rope::not_known_window});
+}
+
+TEST_CASE("the loop over groups gives options for each of them", "[models][config_rules]") {
+  const auto loops = [](const rope::model_rope& model) {
+    std::vector<std::string> types;
+    for (const layer_group& one : model.groups()) {
+      const rope::attention_options options = model.attention_of_group(one.layer_type);
+      CHECK(options.scale == one.scale);
+      types.push_back(one.layer_type);
+    }
+    return types;
+  };
+  using types = std::vector<std::string>;
+  const types both = {"full_attention", "sliding_attention"};
+  const auto window = [](const rope::model_rope& model, const char* type) {
+    return model.attention_of_group(type).window;
+  };
+  // Gemma 3 of so few layers that none attends fully, or none slides.
+  const auto five = model_of("gemma3_text", {{"num_hidden_layers", 5}, {"sliding_window", 512}});
+  CHECK(loops(five) == both);
+  CHECK(window(five, "full_attention") == 0);
+  CHECK(window(five, "sliding_attention") == 512);
+  const json full = {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "full_attention"}}};
+  CHECK(window(model_of("gemma3_text", full), "sliding_attention") == 4096);  // of the class
+  CHECK(window(model_of("gemma3_text", changed(full, {{"sliding_window", 512}})), "sliding_attention") ==
+        512);
+  CHECK(window(model_of("gemma3_text",
+                        changed(full, {{"sliding_window", 512}, {"use_bidirectional_attention", true}})),
+               "sliding_attention") == 257);
+  CHECK(loops(model_of("gemma3_text", full)) == both);
+  CHECK(loops(model_of("deepseek_v4", {{"num_hidden_layers", 2}, {"compress_ratios", {0, 0}}})).size() == 3);
+  CHECK(loops(model_of("olmo3", {{"num_hidden_layers", 3}})) == both);
+  CHECK(loops(model_of("olmo3", {{"rope_parameters", {{"rope_theta", 70000}}}})) == both);
+  CHECK(loops(model_of("mimo_v2_flash", {{"num_hidden_layers", 1}})) == both);
+  CHECK(loops(model_of("laguna", {{"num_hidden_layers", 2}})) == both);
+  // No layer attends at all.
+  CHECK(loops(model_of("bamba", json::object())) == types{""});
+  CHECK(loops(model_of("qwen3_next", {{"num_hidden_layers", 2}})) == types{""});
+  // The whole model, where layers are not counted.
+  const auto uncounted = model_of("gemma3_text", {{"num_hidden_layers", nullptr}});
+  CHECK(uncounted.groups().size() == 2);
+}
+
+TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
+  // transformers, models/qwen4_exp: the released file has layer_types with full_attention, its class
+  // qwen_sparse_attention.
+  const json rope = {{"rope_parameters",
+                      {{"rope_type", "default"},
+                       {"rope_theta", 1e7},
+                       {"partial_rotary_factor", 0.25},
+                       {"mrope_section", {11, 11, 10}},
+                       {"mrope_interleaved", true}}}};
+  for (const char* type : {"qwen4_exp_text", "qwen4_exp", "qwen3_8_flash_next_text", "qwen3_8_flash_next"})
+    for (const json& given : {rope, json::object()})
+      for (const json& layers :
+           {json::object(), json{{"full_attention_interval", 4}},
+            json{{"layer_types",
+                  {"linear_attention", "linear_attention", "linear_attention", "full_attention",
+                   "linear_attention", "linear_attention", "linear_attention", "full_attention"}}},
+            json{{"layer_types",
+                  {"linear_attention", "linear_attention", "linear_attention", "qwen_sparse_attention",
+                   "linear_attention", "linear_attention", "linear_attention", "qwen_sparse_attention"}}}}) {
+        CAPTURE(type, given.dump(), layers.dump());
+        json text = changed(changed(given, layers),
+                            {{"num_hidden_layers", 8}, {"head_dim", 256}, {"indexer_head_dim", 128}});
+        const auto model = model_of(type, text);
+        REQUIRE(model.groups().size() == 1);
+        const layer_group& group = model.groups()[0];
+        CHECK(group.layout == rope::layout_kind::half_split);
+        CHECK(group.head_dim == 256);
+        CHECK(group.first_channel == 0);
+        CHECK(group.rotary_dim() == 64);
+        CHECK(group.base == 1e7);
+        CHECK(group.scale == 0.0625);
+        CHECK(group.mrope_sections == std::vector<Index>{11, 11, 10});
+        CHECK(group.section_order == rope::mrope_order::alternating);
+        CHECK(model.layers_without_rope() == std::vector<Index>{0, 1, 2, 4, 5, 6});
+        CHECK(model.windows[3] == 0);
+        REQUIRE(group.indexer);
+        CHECK(group.indexer->head_dim == 128);
+        CHECK(group.indexer->rotary_dim == 64);
+        CHECK(group.indexer->first_channel == 0);
+        CHECK(group.indexer->layout == rope::layout_kind::half_split);
+        for (Index i : {3, 7}) CHECK(model.group_of_layer(i) == &group);
+      }
+  // transformers, models/minimax_m2: rotary_dim / head_dim, by default half.
+  for (const json& given : {json::object(), json{{"rotary_dim", 64}}}) {
+    const auto m2 = model_of("minimax_m2", given,
+                             {{"hidden_size", 3072}, {"num_attention_heads", 48}, {"num_hidden_layers", 2}});
+    CHECK(m2.groups()[0].head_dim == 128);
+    CHECK(m2.groups()[0].rotary_dim() == 64);
+    CHECK(m2.groups()[0].base == 5e6);
+    CHECK(m2.groups()[0].layout == rope::layout_kind::half_split);
+  }
+  CHECK(model_of("minimax_m2", {{"rotary_dim", 32}, {"head_dim", 128}}).groups()[0].rotary_dim() == 32);
+  // Nothing rotates.
+  const auto none = [](const json& file, const std::string& instead) {
+    CHECK(refuses(file, "nothing rotates"));
+    CHECK(refuses(file, "nothing rotates", {.layout = rope::layout_kind::half_split}));
+    for (const auto& layout :
+         {std::optional<rope::layout_kind>(), std::optional(rope::layout_kind::interleaved)}) {
+      const auto model =
+          import_hugging_face(file, {.layout = layout, .without_rope = rope::model_without_rope::describe});
+      CHECK(model.groups().empty());
+      CHECK(model.instead_of_rope() == instead);
+      CHECK(model.rotation_of_layer(0) == rope::layer_rotation::none);
+    }
+  };
+  const json kimi = {{"model_type", "kimi_linear"}, {"num_hidden_layers", 4},  {"num_attention_heads", 2},
+                     {"hidden_size", 64},           {"qk_nope_head_dim", 128}, {"qk_rope_head_dim", 64},
+                     {"mla_use_nope", true},        {"rope_theta", 10000}};
+  none(kimi, "no positions");
+  none({{"model_type", "kimi_k3"}, {"text_config", kimi}}, "no positions");
+  none(changed(kimi, {{"model_type", "kimi_k3"}}), "no positions");
+  none(changed(kimi, {{"mla_use_nope", nullptr}}), "no positions");
+  none(changed(kimi, {{"model_type", "novel_mla"}}), "no positions");
+  CHECK(refuses(changed(kimi, {{"mla_use_nope", false}}), "mla_use_nope"));
+  const json glm = {{"model_type", "glm5_next_text"},
+                    {"num_hidden_layers", 4},
+                    {"num_attention_heads", 2},
+                    {"qk_rope_head_dim", 0},
+                    {"mla_use_nope", true}};
+  none(glm, "no positions");
+  none({{"model_type", "glm5_next"}, {"text_config", glm}}, "no positions");
+  CHECK(refuses(changed(glm, {{"qk_rope_head_dim", 64}, {"mla_use_nope", nullptr}}), "qk_rope_head_dim"));
+  const json inkling = {{"model_type", "inkling_text"},
+                        {"num_hidden_layers", 4},
+                        {"num_attention_heads", 2},
+                        {"d_rel", 16},
+                        {"rel_extent", 1024}};
+  none(inkling, "relative biases");
+  none({{"model_type", "inkling_mm_model"}, {"text_config", inkling}}, "relative biases");
+  // Known by name.
+  for (const char* type : {"deepseek_v41", "deepseek_v41_text"})
+    CHECK(refuses(changed(small, {{"model_type", type}, {"qk_rope_head_dim", 64}, {"head_dim", 512}}),
+                  "DeepSeek V4"));
+  // Towers of images.
+  for (const char* type : {"gemma4_vision", "glm5_next_vision", "qwen4_exp_vision"})
+    CHECK(refuses(changed(small, {{"model_type", type}}), "frequencies"));
+  for (const char* type : {"novel_vision", "llama", "siglip_next_vision"})
+    CHECK(refuses(changed(small, {{"model_type", type},
+                                  {"rope_parameters", {{"rope_type", "axial"}, {"rope_theta", 1e4}}}}),
+                  "axial"));
+}
