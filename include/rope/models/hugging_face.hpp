@@ -55,12 +55,14 @@ struct hugging_face_options {
 };
 
 /// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
-/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a multimodal model it
-/// reads `text_config`.
+/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a file with
+/// several parts it reads the language model: `text_config`, `thinker_config`, `llm_config`,
+/// `language_config`, `language_model` or `decoder`, also one in another.
 ///
 /// The layout is that of the weights Hugging Face distributes for the architecture. An absent key has the
-/// value that the configuration class of transformers fills in; each such assumption is in the warnings, and
-/// so is every key of the rope dictionary that has no effect.
+/// value that the configuration class of transformers fills in. Each such assumption is in the warnings by
+/// the name of its key, and so is every key without effect that speaks of positions, windows or scales,
+/// wherever it lies in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///

@@ -716,3 +716,59 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
                                   {"rope_parameters", {{"rope_type", "axial"}, {"rope_theta", 1e4}}}}),
                   "axial"));
 }
+
+// DeepSeek-VL2 and DeepSeek-OCR: modeling_deepseek.py takes the attention class of Llama where use_mla is false.
+TEST_CASE("DeepSeek V2 without latent attention has the heads of Llama", "[models][config_rules]") {
+  const json text = {{"model_type", "deepseek_v2"}, {"use_mla", false},        {"hidden_size", 1280},
+                     {"num_attention_heads", 10},   {"kv_lora_rank", nullptr}, {"qk_nope_head_dim", 0},
+                     {"qk_rope_head_dim", 0},       {"v_head_dim", 0},         {"num_hidden_layers", 12}};
+  const auto model = import_hugging_face(json{{"model_type", "deepseek_vl_v2"}, {"language_config", text}});
+  CHECK(model.groups()[0].layout == rope::layout_kind::half_split);
+  CHECK(model.groups()[0].head_dim == 128);
+  CHECK(model.groups()[0].rotary_dim() == 128);
+  CHECK(has_warning(model.warnings, "language_config.use_mla is false"));
+  const json latent = changed(text, {{"use_mla", true}, {"qk_nope_head_dim", 128}, {"qk_rope_head_dim", 64}});
+  CHECK(import_hugging_face(latent).groups()[0].first_channel == 128);
+}
+
+TEST_CASE("keys that another one overrules, or that lie deep, are named", "[models][config_rules]") {
+  const json deep = {
+      {"rope_parameters", {{"rope_type", "default"}, {"extra", {{"my_window", 1}, {"width", 2}}}}}};
+  CHECK(has_warning(model_of("llama", deep).warnings, "rope_parameters.extra.my_window"));
+  const auto context = model_of("llama", {{"n_positions", 128}, {"seq_length", 4096}});
+  CHECK(context.max_position == 4096);
+  CHECK(has_warning(context.warnings, "n_positions is overruled by max_position_embeddings"));
+  CHECK_FALSE(has_warning(context.warnings, "seq_length"));
+  const auto chunks = model_of("llama4_text", {{"attention_chunk_size", 2048}});
+  CHECK(
+      has_warning(chunks.warnings, "attention_chunk_size is 2048: layers that rotate attend within chunks"));
+  CHECK(has_warning(model_of("llama", {{"attention_chunk_size", 2048}}).warnings,
+                    "attention_chunk_size is not understood"));
+  CHECK(has_warning(model_of("llama", {{"add_sink_bias", true}}).warnings, "add_sink_bias"));
+  const json dbrx = {
+      {"d_model", 64}, {"n_heads", 4}, {"attn_config", {{"rope_theta", 5e5}, {"kv_n_heads", 2}}}};
+  CHECK(model_of("dbrx", dbrx, json::object()).key_heads == 2);
+}
+
+TEST_CASE("a file of parts in parts costs no more than it should", "[models][config_rules]") {
+  json deep = {{"rope_inside", 1}}, parts = {{"model_type", "llama"}, {"hidden_size", 64}};
+  for (int i = 0; i < 5000; ++i) {
+    deep = i % 2 == 0 ? json{{"a", std::move(deep)}} : json::array({std::move(deep)});
+    parts = {{"decoder", std::move(parts)}};
+  }
+  CHECK_FALSE(has_warning(model_of("llama", {{"extra", deep}}).warnings, "rope_inside"));
+  CHECK(refuses(parts, "model_type is missing"));
+}
+
+// Source: transformers, models/llava_next/configuration_llava_next.py and models/janus.
+TEST_CASE("a text_config without a model_type is of the class that the whole model has by default",
+          "[models][config_rules]") {
+  for (const char* outer : {"llava", "llava_next", "janus", "voxtral"}) {
+    const auto model =
+        import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});
+    CHECK(model.architecture == "llama");
+    CHECK(model.groups()[0].head_dim == 128);
+    CHECK(has_warning(model.warnings, "text_config.model_type is not given; assumed llama, the default of " +
+                                          std::string(outer)));
+  }
+}

@@ -106,6 +106,11 @@ TEST_CASE("a record of Hugging Face that no file can make visible breaks a rule"
       {{.architecture = "", .mrope_interleaved = true, .mrope_time_last = true}, "mrope_time_last has"},
       {{.architecture = "", .mrope_time_last = true, .mrope_spread = true}, "mrope_time_last has"},
       {{.architecture = "", .mrope_time_last = true, .mrope_side = 1}, "mrope_time_last has"},
+      {{.architecture = "", .one_base = true}, "one_base is"},
+      {{.architecture = "", .full_every = 2, .sink_logits = true, .swa_keys = true}, "swa_keys are"},
+      {{.architecture = "", .form = per_type, .sink_logits = true, .swa_keys = true}, "swa_keys are"},
+      {{.architecture = "", .form = per_type, .full_every = 2, .swa_keys = true}, "swa_keys are"},
+      {{.architecture = "", .indexer_key = "a"}, "indexer_key is"},
   });
 }
 

@@ -103,7 +103,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   const auto heads =
       text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
   const auto given = text.index("head_dim");
-  if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
+  const auto rotated = text.index("qk_rope_head_dim", range::whole);
+  if (rotated.value_or(0) > 0 && !defaults.last_channels) {
     const auto nope = text.index("qk_nope_head_dim", range::whole);
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
     if (!nope && (!given || *given < *rotated))

@@ -13,6 +13,7 @@
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
+#include <rope/models/detail/hugging_face_parts.hpp>
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
@@ -92,11 +93,13 @@ class hugging_face_group_maker {
     add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
-    for (const std::string& key : rope.unasked()) {
+    rope.each_unasked([&](const std::string& key, const J& value) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
-      warn(path + key + " is not used by rope type " + type);
-    }
+      std::vector<std::string> keys = {path + key};
+      add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
+      for (const std::string& one : keys) warn(one + " is not used by rope type " + type);
+    });
     model_.groups.push_back(std::move(group));
   }
 
@@ -244,8 +247,8 @@ class hugging_face_group_maker {
   }
 
   void add_indexer(layer_group& group) {
-    const char* const key = defaults_.indexer_key;
-    const auto given = text_.index(key);
+    const std::string key(defaults_.indexer_key);
+    const auto given = text_.index(key.c_str());
     const auto interleave = text_.boolean("indexer_rope_interleave");
     if (defaults_.indexer == indexer_turn::no_indexer) {
       if (given) warn(text_.path() + key + " is that of an indexer; what it rotates is not known");
@@ -255,7 +258,7 @@ class hugging_face_group_maker {
       return;
     const std::string broken =
         broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse(key, broken);
+    if (!broken.empty()) text_.refuse(key.c_str(), broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }

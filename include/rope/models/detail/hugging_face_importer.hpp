@@ -89,7 +89,10 @@ class hugging_face_importer {
       return by_default;
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
-    return name;
+    if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
+    // DeepSeek-VL2 and DeepSeek-OCR, whose code then takes the attention class of Llama.
+    warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
+    return "deepseek_ocr2_text";
   }
 
   /// Names the keys that speak of positions and have no effect, and the sizes that were assumed.
@@ -179,14 +182,20 @@ class hugging_face_importer {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
-    model_.key_heads = text_
-                           .index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                      "decoder_num_key_value_heads"})
-                           .value_or(model_.query_heads);
-    for (const char* key : context_keys)
-      if (const auto context = text_.number(key, range::positive);
-          context && detail::equal(model_.max_position, 0))
-        model_.max_position = *context;
+    auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                                     "decoder_num_key_value_heads"});
+    if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
+      key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
+    model_.key_heads = key_heads.value_or(model_.query_heads);
+    std::string holds;
+    for (const char* key : context_keys) {
+      const auto context = text_.number(key, range::positive);
+      if (!context) continue;
+      if (holds.empty())
+        model_.max_position = *context, holds = key;
+      else if (!detail::equal(*context, model_.max_position) && text_.has(key))
+        warn(text_.path() + key + " is overruled by " + text_.path() + holds);
+    }
   }
 
   /// The description of a model of which no layer rotates.
@@ -220,6 +229,10 @@ class hugging_face_importer {
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
+    if (defaults_.window == window_span::chunks)
+      if (const auto chunk = text_.index("attention_chunk_size"))
+        warn(text_.path() + "attention_chunk_size is " + std::to_string(*chunk) +
+             ": layers that rotate attend within chunks of so many tokens, which no window says");
   }
 
   /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.

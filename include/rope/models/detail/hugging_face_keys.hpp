@@ -152,7 +152,7 @@ inline bool speaks_of_positions(std::string_view key) {
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
          has_a_word(spelled_plainly(key),
-                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial"});
+                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
 
 }  // namespace detail

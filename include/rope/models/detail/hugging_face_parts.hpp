@@ -81,6 +81,8 @@ class parts_of_config {
   static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
                                               "language_config", "language_model", "decoder"};
 
+  static constexpr std::size_t deepest = 16;  // dictionaries in one another
+
   static const J* part_of(const J& config, const char* key) {
     const std::string name = key;
     if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
@@ -104,6 +106,7 @@ class parts_of_config {
   ///
   /// \return  whether there is one; without it the chain is as before, but for text_config
   bool descend(const J& config) {
+    if (chain_.size() > deepest) return false;
     json_reader<J> own(&config, chain_.back().path());
     own.object("text_config");  // throws if it is no dictionary
     if (const J* text = part_of(config, "text_config")) {
@@ -130,25 +133,24 @@ class parts_of_config {
 };
 
 /// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
-/// front. What is inside a key that speaks is not searched.
+/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
 ///
 /// \param speaks  which keys do
 template <class J, class Speaks>
 void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
-                    std::vector<std::string>& keys) {
+                    std::vector<std::string>& keys, int deepest = 32) {
+  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
   if (value.is_array()) {
-    for (const J& element : value)
-      if (element.is_object() || element.is_array()) add_inner_keys(element, path, speaks, keys);
+    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
     return;
   }
-  if (!value.is_object()) return;
   for (const auto& item : value.items()) {
     const std::string key = item.key();
     if (item.value().is_null()) continue;
     if (speaks(key))
       keys.push_back(path + key);
-    else if (item.value().is_object() || item.value().is_array())
-      add_inner_keys(item.value(), path + key + ".", speaks, keys);
+    else
+      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
   }
 }
 

@@ -113,7 +113,7 @@ struct hugging_face_record {
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  const char* indexer_key = "index_head_dim";       // has the channels of a head of the indexer
+  std::string_view indexer_key = "index_head_dim";  // has the channels of a head of the indexer
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // only with use_sliding_window
   bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type

@@ -69,7 +69,7 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
             "is null: then no layer of " + architecture + " slides, and the others do not turn"};
   if (!known && text.boolean("mla_use_nope").value_or(false))
     return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
-  if (text.index("qk_rope_head_dim", range::whole) == 0)
+  if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
   if (text.boolean("alibi").value_or(false))
     return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};

@@ -92,6 +92,12 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
+  if (r.one_base && r.form != dictionary_form::base_per_layer)
+    return "one_base is of classes that read layer_rope_theta";
+  if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
+    return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
+  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_turn::no_indexer)
+    return "indexer_key is of layers with an indexer";
   return {};
 }
 
