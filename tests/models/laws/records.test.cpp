@@ -97,7 +97,7 @@ std::string difference(const json& record, const json& expect) {
   const rope::layer_group& full = model.groups().front();
   const bool has_large = expect.contains("full_head_dim");
   const rope::layer_group* sliding = model.group("sliding_attention");
-  const rope::layer_group& heads = has_large ? *sliding : full;
+  const rope::layer_group& heads = has_large && sliding ? *sliding : full;
   compare("layout", rope::name_of(heads.layout));
   compare("head_dim", heads.head_dim);
   compare_or("first_channel", 0, heads.first_channel);

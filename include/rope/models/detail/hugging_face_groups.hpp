@@ -142,15 +142,16 @@ class hugging_face_groups {
       text_.refuse("rope_scaling",
                    "must not lie beside rope_parameters; put its keys into full_attention there");
     json_reader<J> types(given, text_.path() + "rope_parameters.");
-    const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base) {
+    const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
+                         double factor) {
       const std::string name(type);
       const J* one = given ? types.object(name.c_str()) : otherwise;
-      group_terms terms{.base = text_.number(base_key, range::above_one), .factor = defaults_.filled_factor};
+      group_terms terms{.base = text_.number(base_key, range::above_one), .factor = factor};
       if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
       maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
     };
-    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base);
-    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base);
+    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base, defaults_.filled_factor);
+    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
     for (const std::string& key : types.unasked())
       maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
   }

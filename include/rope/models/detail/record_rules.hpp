@@ -96,6 +96,12 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "one_base is of classes that read layer_rope_theta";
   if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
     return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
+  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
+                     !is_one(r.partial_rotary_factor) || r.theta_unread))
+    return "swa_keys have a base and a share for each type of layers";
+  if (!reads_window(r) &&
+      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
+    return "where sliding_window is not read nothing depends on it";
   if (r.indexer_key != "index_head_dim" && r.indexer == indexer_turn::no_indexer)
     return "indexer_key is of layers with an indexer";
   return {};
