@@ -763,7 +763,7 @@ TEST_CASE("a file of parts in parts costs no more than it should", "[models][con
 // Source: transformers, models/llava_next/configuration_llava_next.py and models/janus.
 TEST_CASE("a text_config without a model_type is of the class that the whole model has by default",
           "[models][config_rules]") {
-  for (const char* outer : {"llava", "llava_next", "janus", "voxtral"}) {
+  for (const char* outer : {"llava", "llava_next", "janus", "perception_lm"}) {
     const auto model =
         import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});
     CHECK(model.architecture == "llama");
@@ -771,4 +771,25 @@ TEST_CASE("a text_config without a model_type is of the class that the whole mod
     CHECK(has_warning(model.warnings, "text_config.model_type is not given; assumed llama, the default of " +
                                           std::string(outer)));
   }
+}
+
+TEST_CASE("parts of a whole model that are not its text are named once each", "[models][config_rules]") {
+  const json text = {{"model_type", "qwen2_5_omni_text"}, {"hidden_size", 64}, {"num_attention_heads", 4}};
+  const auto model = import_hugging_face(
+      json{{"model_type", "qwen2_5_omni"},
+           {"thinker_config",
+            {{"model_type", "novel"}, {"text_config", text}, {"vision_config", {{"window_size", 7}}}}},
+           {"talker_config", {{"rope_theta", 5}, {"rope_scaling", {{"factor", 2}}}}},
+           {"token2wav_config", {{"dit_config", {{"rope_theta", 1}}}}}});
+  const std::string says = " is not read: it describes another part of the model, with ";
+  CHECK(has_warning(model.warnings, "talker_config" + says + "rope_scaling, rope_theta"));
+  CHECK(has_warning(model.warnings, "token2wav_config" + says + "dit_config.rope_theta"));
+  CHECK(has_warning(model.warnings, "thinker_config.vision_config" + says + "window_size"));
+  CHECK(has_warning(model.warnings, "thinker_config.text_config.rope_theta base is not given"));
+  // Key heads of the class that do not fit the query heads of the file are not assumed.
+  const json heads = {{"model_type", "mistral"}, {"num_attention_heads", 12}, {"head_dim", 64}};
+  CHECK(import_hugging_face(json{{"model_type", "llava"}, {"text_config", heads}}).key_heads == 12);
+  CHECK(import_hugging_face(
+            json{{"model_type", "llava"}, {"text_config", changed(heads, {{"num_attention_heads", 16}})}})
+            .key_heads == 8);
 }

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <iterator>  // std::size
+#include <iterator>  // std::advance, std::size
 #include <limits>
+#include <optional>
 #include <rope/models/gguf.hpp>
 #include <stdexcept>
 #include <string>
@@ -96,6 +97,22 @@ class spoiler {
     for (std::size_t change = 1 + below(5); change > 0; --change) spoil(file, config());
     if (one_in(10)) file["rope_parameters"] = dictionaries();
     return file;
+  }
+
+  /// Puts a key that no class knows into a dictionary of the file, and returns the path of that dictionary and of
+  /// those around it.
+  std::vector<std::string> plant(json& file, const char* key) {
+    std::vector<std::string> paths;
+    json* place = &file;
+    while (!place->empty() && !one_in(3)) {
+      auto item = place->begin();
+      std::advance(item, static_cast<std::ptrdiff_t>(below(place->size())));
+      if (!item->is_object()) continue;
+      paths.push_back((paths.empty() ? "" : paths.back() + ".") + item.key());
+      place = &*item;
+    }
+    (*place)[key] = 1;
+    return paths;
   }
 
   /// Metadata with about half of the keys, so that the rules that keys overrule take their turn.
@@ -335,11 +352,23 @@ TEST_CASE("configs spoilt at random keep the promises of a model or are refused"
   spoiler spoil(ROPE_FUZZ_SEED);
   tally seen;
   for (int run = 0; run < ROPE_FUZZ_RUNS; ++run) {
-    const json file = spoil.spoilt_config();
+    json file = spoil.spoilt_config();
+    constexpr const char* planted = "planted_window_key";
+    std::optional<std::vector<std::string>> paths;
+    if (spoil.one_in(2)) paths = spoil.plant(file, planted);
     rope::hugging_face_options options{.length = spoil.one_in(3) ? 200000.0 : 0.0};
     if (spoil.one_in(2)) options.layout = rope::layout_kind::half_split;
     if (spoil.one_in(2)) options.without_rope = rope::model_without_rope::describe;
-    const std::string broken = verdict(seen, [&] { return rope::import_hugging_face(file, options); });
+    const std::string broken = verdict(seen, [&] {
+      const rope::model_rope model = rope::import_hugging_face(file, options);
+      // The key has a warning, or a dictionary around it has.
+      bool named = !paths || testing::has_warning(model.warnings, planted);
+      for (const std::string& warning : model.warnings)
+        for (const std::string& path : paths.value_or(std::vector<std::string>()))
+          named = named || warning.rfind(path + " ", 0) == 0;
+      if (!named) throw std::logic_error("the planted key has no warning");
+      return model;
+    });
     if (broken.empty()) continue;
     CAPTURE(run, file.dump(-1, ' ', false, dump_handling).substr(0, 4000));
     REQUIRE(broken == "");

@@ -116,7 +116,8 @@ class hugging_face_group_maker {
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
       text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
-    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+    const std::string path = what == "rope_theta" ? text_.path() : "";
+    warn(path + what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
          model_.architecture);
     return value;
   }

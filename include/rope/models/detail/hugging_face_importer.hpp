@@ -127,8 +127,8 @@ class hugging_face_importer {
     return is_listed(periods, key) && text_.has("layer_types");
   }
 
-  /// Names the keys without effect in all dictionaries that are not rope dictionaries. Towers of images and
-  /// sound are named once each. quantization_config is about weights, and scales there are those of weights.
+  /// Names the keys without effect in all dictionaries that are not rope dictionaries. Other parts of the
+  /// model are named once each. quantization_config is about weights, and scales there are those of weights.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -141,26 +141,26 @@ class hugging_face_importer {
       for (const auto& layer : layers->items())
         if (layer.value().is_object())
           add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", wide, keys);
-    const auto add = [&](const json_reader<J>& reader) {
+    const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
         if (speaks_of_rope(key)) return;  // named already
         const std::string path = reader.path() + key;
-        if (key == "vision_config" || key == "audio_config")
-          note_tower(path, part);
-        else if (key == "quantization_config")
+        if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
+        else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config"))
+          note_part(path, part);
         else
           add_inner_keys(part, path + ".", wide, keys);
       });
     };
-    add(text_);
-    for (const json_reader<J>& reader : outer_) add(reader);
+    add(text_, true);
+    for (const json_reader<J>& reader : outer_) add(reader, false);
     sort_distinct(keys);
     for (const std::string& key : keys) warn(key + because);
   }
 
   /// Names a part of the model that is never read, where it rotates or slides in a way of its own.
-  void note_tower(const std::string& path, const J& part) {
+  void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
     add_inner_keys(
         part, "", [](const std::string& key) { return speaks_of_rope(key); }, keys);

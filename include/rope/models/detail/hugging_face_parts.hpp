@@ -40,7 +40,7 @@ std::string name_of_part(json_reader<J>& part) {
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
-  constexpr std::string_view of_llama = " glmasr janus llava llavanext perceptionlm vipllava voxtral ";
+  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
   return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
 }
 

@@ -204,8 +204,12 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
   };
   assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
   assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
-  assume(sizes->key_heads, {"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                            "decoder_num_key_value_heads"});
+  const auto heads =
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto key_heads = static_cast<Index>(sizes->key_heads);
+  const bool divides = key_heads > 0 && heads.value_or(0) % key_heads == 0;
+  assume(divides ? sizes->key_heads : 0, {"num_key_value_heads", "multi_query_group_num",
+                                          "num_attention_groups", "decoder_num_key_value_heads"});
   assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
                          "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
                          "layer_rope_theta", "hybrid_layer_pattern", "compress_ratios"});
