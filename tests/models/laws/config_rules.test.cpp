@@ -280,6 +280,15 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
       for (const auto& item : beside.items())
         CHECK(has_warning(model.warnings, "rope_parameters." + item.key() + " lies beside the layer types"));
     }
+  // Only types that the file has are types, where its class has one kind of layers.
+  const json full = {{"layer_types", std::vector<std::string>(4, "full_attention")}};
+  const auto other = model_of(
+      "llama",
+      changed(full, {{"rope_parameters", changed(plain, {{"sliding_attention", {{"rope_theta", 7}}}})}}));
+  CHECK(other.group_of_layer(0)->base == 500000);
+  CHECK(has_warning(other.warnings, "rope_parameters.sliding_attention"));
+  const auto short_gemma = model_of("gemma3_text", changed(full, {{"rope_parameters", both}}));
+  CHECK(short_gemma.group("sliding_attention")->base == 7000);
   // A dictionary with a key of its own, no type of layers, is flat.
   const auto flat =
       model_of("llama", {{"rope_parameters", changed(plain, {{"extra", {{"rope_theta", 9}}}})}});
@@ -416,6 +425,12 @@ TEST_CASE("import descends into the dictionary of a known architecture", "[model
                      {"decoder", {{"model_type", "novel_decoder"}}}};
   CHECK(refuses(none, "novel_omni"));
   CHECK(refuses(none, "decoder"));
+  // So where the caller names a layout.
+  const rope::hugging_face_options halves = {.layout = rope::layout_kind::half_split};
+  const json vl = {{"model_type", "novel_vl"},
+                   {"llm_config", {{"model_type", "novel_llm"}, {"head_dim", 8}}}};
+  CHECK(refuses(vl, "to read one of its parts, pass that dictionary: llm_config", halves));
+  CHECK(import_hugging_face(vl.at("llm_config"), halves).groups()[0].head_dim == 8);
   const json talker = {{"model_type", "novel_omni"}, {"talker_config", llama}};
   CHECK(refuses(talker, "talker_config is of the known architecture llama; pass that dictionary"));
 }

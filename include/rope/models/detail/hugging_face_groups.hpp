@@ -320,7 +320,11 @@ class hugging_face_groups {
     return named || (dictionaries && !rule);
   }
   bool is_type(const std::string& key) const {
-    return contains(model_.layers, key) || key == defaults_.full_type || key == defaults_.other_type;
+    const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
+    return contains(model_.layers, key) || ((model_.layers.empty() || two_kinds) && is_usual_type(key));
+  }
+  bool is_usual_type(const std::string& key) const {
+    return key == defaults_.full_type || key == defaults_.other_type;
   }
 
   /// rope_parameters with one dictionary per layer type; null for a type whose layers do not rotate.
@@ -331,7 +335,7 @@ class hugging_face_groups {
     std::vector<std::string> beside, unturned;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
-      if (!item.value().is_object() || (named && !is_type(key))) {
+      if (!item.value().is_object() || (named && !is_type(key) && !is_usual_type(key))) {
         (item.value().is_null() ? unturned : beside).push_back(key);
         continue;
       }

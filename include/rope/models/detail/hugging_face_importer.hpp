@@ -65,6 +65,9 @@ class hugging_face_importer {
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
+    if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
+      text_.refuse("model_type",
+                   "is of a model of several parts, got " + model_.architecture + parts_.hint());
     defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
     add_layers();
     add_query_scaling(text_, defaults_, model_);

@@ -59,6 +59,9 @@ class parts_of_config {
   std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
   const std::vector<std::string>& keys() const { return keys_; }
 
+  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
+  bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
+
   /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
   std::string hint() const {
     std::string known, others;
