@@ -4818,8 +4818,10 @@ struct model_facts {
   double max_position = 0;                          // longest context the model declares; 0: unknown
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
+  Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
   bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
@@ -4955,13 +4957,15 @@ class model_rope : public model_facts {
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
-  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them.
+  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them. A
+  /// group that no layer rotates with gives the options that its layers would have, and a window of 0 if that
+  /// is not known.
   ///
   ///     for (const layer_group& one : model.groups())
   ///       options_of[one.layer_type] = model.attention_of_group(one.layer_type);
   ///
-  /// Throws:  std::invalid_argument if there is no such group, or no layer of it, or its layers look back by
-  ///          different windows; else as attention_of_layer
+  /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows; else as
+  ///          attention_of_layer
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
     std::optional<attention_options> common;
@@ -4977,11 +4981,24 @@ class model_rope : public model_facts {
                                    "; call attention_of_layer"));
       common = options;
     }
-    if (!common)
+    if (common) return *common;
+    if (!own)
       ROPE_THROW(std::invalid_argument,
                  detail::message("attention_of_group: no layer rotates as type \"",
                                  std::string(layer_type).c_str(), "\"; call attention_of_layer"));
-    return *common;
+    const bool slides = own->layer_type.find("sliding") != std::string::npos;
+    const Index window =
+        window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
+    return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
+  }
+  /// Whether layer `layer` has sink logits in the checkpoint: of MiMo-V2 only layers that slide do.
+  ///
+  ///     const bool sinks = model.layer_has_sinks(layer);
+  ///
+  /// Throws:  std::out_of_range if there is no such layer
+  bool layer_has_sinks(Index layer) const {
+    check_layer("layer_has_sinks", layer);
+    return sink_logits && !is_listed(layers_without_sinks, layer);
   }
   /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule
   /// nothing.
@@ -5637,7 +5654,11 @@ std::string describe(const Model& model) {
     return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
-  if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
+  if (model.sink_logits)
+    text += line("sink logits", "in the checkpoint: attention_options::sink_logits" +
+                                    (model.layers_without_sinks.empty()
+                                         ? ""
+                                         : "; none in layers " + detail::joined(model.layers_without_sinks)));
   if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
   if (!model.layers_without_rope().empty())
     text += line("layers without rotation", detail::joined(model.layers_without_rope()));
@@ -6577,6 +6598,9 @@ struct model_draft : model_facts {
   std::vector<std::string> layers = {};
   std::vector<Index> layers_without_rope = {}, layers_not_known = {};
   std::string instead_of_rope = {};
+  void warn_once(std::string text) {
+    if (!contains(warnings, text)) warnings.push_back(std::move(text));
+  }
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& one : groups)
       if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
@@ -7233,7 +7257,7 @@ enum class query_growth {
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
-  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not rotate
   base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
                  // last of a type counts, and rope_scaling for those that attend fully
   compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
@@ -7245,7 +7269,8 @@ struct hugging_face_record {
   double base = 10000;    // 0: no source is known, so a file must give it
   double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
-  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  double original_max_position = 0;  // 0: the longest context
+  Index head_dim = 0;                // 0: hidden_size / num_attention_heads
   // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
   // in a file of the text model alone.
   Index nested_head_dim = 0;
@@ -7254,8 +7279,8 @@ struct hugging_face_record {
   bool last_channels = false;   // the channels that turn come last in a head
   bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
-  bool even_channels = false;   // an odd share of a head is rounded down
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
+  bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
   bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
@@ -7287,11 +7312,16 @@ struct hugging_face_record {
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  std::string_view indexer_key = "index_head_dim";  // has the channels of a head of the indexer
   which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;    // only with use_sliding_window
-  bool types_slide = false;        // layer_types says which slide, as for classes that have windows by_type
-  bool causal = true;              // false: an encoder
-  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
+  bool slides_if_asked = false;  // only with use_sliding_window
+  bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
+  bool causal = true;            // false: an encoder
+  bool sink_logits = false;      // a learned logit per query head, in the checkpoint
+  // MiMo-V2: hybrid_layer_pattern is 1 for a layer that slides; rope_theta and partial_rotary_factor are the
+  // defaults of dictionaries per_type, and layers that slide have swa_rope_theta, swa_head_dim,
+  // sliding_window_size and sink logits of their own.
+  bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
@@ -7335,6 +7365,16 @@ constexpr bool is_listed(std::string_view list, std::string_view word) {
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
   return false;
 }
+/// Models that bring their own classes.
+inline constexpr std::string_view own_classes =
+    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
+/// Whether the class of the architecture reads sliding_window: some layers slide then. The others attend to
+/// all tokens whatever the key says.
+constexpr bool reads_window(const hugging_face_record& record) {
+  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
+  if (is_listed(own_classes, record.architecture)) return true;
+  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
+}
 /// The keys that change a description, and that the class of the architecture does not read.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
@@ -7344,15 +7384,19 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
+      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
+      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
       {"attn_config", " dbrx "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
-      {"full_attention_interval", " qwen35 qwen35moe qwen3next "},
+      {"full_attention_interval", " qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
+      {"hybrid_layer_pattern", " mimov2 mimov2flash "},
       {"kv_channels", " chatglm jetmoe qwen zamba2 "},
       {"local_attention", " modernbert modernbertdecoder "},
       {"local_rope_theta", " modernbert modernbertdecoder "},
+      {"max_seq_len", " dbrx "},
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
@@ -7361,10 +7405,12 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},
       {"rope_ratio", " chatglm "},
-      {"rotary_dim", " codegen gptj minimax "},
+      {"rotary_dim", " codegen gptj minimax minimaxm2 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_pattern", periods},
+      {"sliding_window_size", " mimov2 mimov2flash "},
+      {"swa_head_dim", " mimov2 mimov2flash "},
       {"use_bidirectional_attention", look_ahead_if_asked},
   };
   static constexpr key_of_few not_keys[] = {
@@ -7379,41 +7425,55 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   for (const key_of_few& one : not_keys)
     if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+  if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
 }
-/// Models that bring their own classes.
-inline constexpr std::string_view own_classes =
-    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
 /// Those whose classes read partial_rotary_factor under the default rule, too. The others turn whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
     " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
-    "glmocr gptneox gptneoxjapanese laguna mellum mimov2flash moonshine moonshinestreaming nemotron "
-    "persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen3next solaropen stablelm step3p5 zaya ";
+    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 mimov2flash minimaxm2 moonshine moonshinestreaming "
+    "nemotron persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "
+    "solaropen stablelm "
+    "step3p5 zaya ";
 /// Those whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
     " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
-    "mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+    "mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 /// Whether a class of transformers is known, and is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
 }
-/// Whether the name of a key has to do with positions, or with what scores are multiplied by. A few words of
-/// other things have such a word in them.
-inline bool speaks_of_rope(std::string_view key) {
+/// The name of a key in small letters, without words of other things that have "rope" or "position" in them.
+inline std::string spelled_plainly(std::string_view key) {
   std::string name;
   for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  for (const std::string other : {"propert", "europe"})
+  for (const std::string other : {"propert", "europe", "composition", "disposition"})
     for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
       name.replace(at, other.size(), "_");
-  for (const char* word : {"rope", "rotary", "theta", "scal", "softcap", "nope", "logn", "temperature",
-                           "multiplier", "partial", "alibi", "window"})
+  return name;
+}
+/// Whether a word of the list is in the name.
+inline bool has_a_word(const std::string& name, std::initializer_list<const char*> words) {
+  for (const char* word : words)
     if (name.find(word) != std::string::npos) return true;
   return false;
+}
+/// Whether the name of a key has to do with positions, or with which layer is of which type.
+inline bool speaks_of_positions(std::string_view key) {
+  const std::string name = spelled_plainly(key);
+  return has_a_word(name, {"rope", "rotary", "position", "nope", "pattern", "chunk", "yarn", "window",
+                           "alibi", "layer_types", "layertypes"});
+}
+/// The same, or with what scores are multiplied by.
+inline bool speaks_of_rope(std::string_view key) {
+  return speaks_of_positions(key) ||
+         has_a_word(spelled_plainly(key),
+                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -7468,7 +7528,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.even_channels || r.scale != score_scale::inverse_root))
+                   r.scale != score_scale::inverse_root))
     return "widths of latent heads are in the file, and their scale follows";
   const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
   if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
@@ -7498,6 +7558,18 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
+  if (r.one_base && r.form != dictionary_form::base_per_layer)
+    return "one_base is of classes that read layer_rope_theta";
+  if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
+    return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
+  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
+                     !is_one(r.partial_rotary_factor) || r.theta_unread))
+    return "swa_keys have a base and a share for each type of layers";
+  if (!reads_window(r) &&
+      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
+    return "where sliding_window is not read nothing depends on it";
+  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_turn::no_indexer)
+    return "indexer_key is of layers with an indexer";
   return {};
 }
 /// Whether a record says nothing beside its name and that it does not rotate.
@@ -8340,10 +8412,20 @@ class json_reader {
     return value.is_null() ? nullptr : &value;
   }
   bool has(const char* key) { return find(key) != nullptr; }
+  /// Numbers that the class of the architecture has for keys that a file leaves out.
+  void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
+  /// Calls with(key, value) for each of them that was read.
+  template <class F>
+  void each_assumed(const F& with) const {
+    for (const assumption& one : assumed_)
+      if (one.read) with(std::string(one.key), one.value);
+  }
   std::optional<double> number(const char* key, const number_rule& rule) {
-    const J* value = find(key);
-    if (!value) return {};
-    return number_of(*value, key, rule);
+    if (const J* value = find(key)) return number_of(*value, key, rule);
+    if (hides(key) || is_null(key)) return {};
+    for (assumption& one : assumed_)
+      if (one.key == std::string_view(key)) return one.read = true, one.value;
+    return {};
   }
   double required_number(const char* key, const number_rule& rule, const std::string& reason) {
     const auto value = number(key, rule);
@@ -8450,8 +8532,14 @@ class json_reader {
                                           : "a number";
     refuse(key, std::string("must be ") + wanted + ", got " + type);
   }
+  struct assumption {
+    const char* key;
+    double value;
+    bool read;
+  };
   const J* object_;
   std::string path_;
+  std::vector<assumption> assumed_ = {};
   std::vector<std::string> asked_, hidden_;
 };
 }  // namespace detail
@@ -8475,13 +8563,27 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   if (!broken.empty()) text.refuse(key, broken);
   return list;
 }
+/// The types of layers by a list that has 1 for one that slides.
+template <class J>
+std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
+                                                         const hugging_face_record& defaults,
+                                                         std::optional<Index> layers) {
+  constexpr const char* key = "hybrid_layer_pattern";
+  if (!defaults.swa_keys) return {};
+  const auto slides = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
+  if (!slides) return {};
+  std::vector<std::string> types;
+  for (const double one : *slides)
+    types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
+  return types;
+}
 /// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
-/// it.
+/// it. Qwen 4 has another one for those that attend to the keys that an indexer chooses.
 ///
-/// Source: Hugging Face transformers, remap_legacy_layer_types
+/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
-  return type == defaults.full_type ||
-         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
+  return type == defaults.full_type || (!defaults.others_attend && defaults.full_type == "full_attention" &&
+                                        (type == "attention" || type == "qwen_sparse_attention"));
 }
 /// The types of layers of a file that has the numbers of those that attend.
 inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
@@ -8519,8 +8621,10 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
+  auto by_pattern = types_by_pattern(text, defaults, layers);
   if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
+  if (by_pattern) return *std::move(by_pattern);
   if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
@@ -8644,6 +8748,12 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// The key that has the window of layers that slide.
+template <class J>
+const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
+  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
+  return other ? "sliding_window_size" : "sliding_window";
+}
 /// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
 /// text do.
 template <class J>
@@ -8666,8 +8776,10 @@ template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
   const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
-  const auto window = text.index("sliding_window", range::window), both_sides = text.index("local_attention");
-  if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
+  const char* const key = window_key(text, defaults);
+  if (text.hides(key)) return 0;
+  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
+  if (!asked || text.is_null(key) || window == Index{0}) return 0;
   const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
   if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
     return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
@@ -8712,7 +8824,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
   // A class that knows no window has no key for one.
-  const bool given = text.has("sliding_window") || text.has("local_attention");
+  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
   const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)
@@ -8756,7 +8868,8 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
   if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
   if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"})
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+                          "hybrid_layer_pattern"})
     if (text.has(key)) return {};
   if (!defaults.others_attend && text.has("full_attention_interval")) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
@@ -8903,6 +9016,19 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .full_offset = 3,
        .mrope_interleaved = true,
        .mrope_side = 11},
+      {.architecture = "qwen38flashnext",
+       .base = 1e7,
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3,
+       .indexer = indexer_turn::first_half_split,
+       .indexer_key = "indexer_head_dim",
+       .mrope_interleaved = true,
+       .mrope_side = 11,
+       .note = "the indexer rotates the mean of indexer_compress_ratio keys, by the position of the first"},
       {.architecture = "qwen3next",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
@@ -8910,6 +9036,19 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3},
+      {.architecture = "qwen4exp",
+       .base = 1e7,
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3,
+       .indexer = indexer_turn::first_half_split,
+       .indexer_key = "indexer_head_dim",
+       .mrope_interleaved = true,
+       .mrope_side = 11,
+       .note = "the indexer rotates the mean of indexer_compress_ratio keys, by the position of the first"},
       {.architecture = "zamba2",
        .double_head = true,
        .full_type = "hybrid",
@@ -9099,9 +9238,8 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .filled_base = 500000,
        .full_every = 1,
        .sliding_window = 1024},
-      {.architecture = "mimov2flash",
+      {.architecture = "mimov2",
        .local_base = 10000,
-       .partial_rotary_factor = 0.334,
        .head_dim = 192,
        .form = per_type,
        .filled_base = 5e6,
@@ -9112,7 +9250,22 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .first_full = true,
        .sliding_window = 128,
        .sink_logits = true,
-       .note = "layers that slide, and no others, have sink logits, and they have twice num_key_value_heads"},
+       .swa_keys = true,
+       .note = "layers that slide have swa_num_key_value_heads key heads, or twice num_key_value_heads"},
+      {.architecture = "mimov2flash",
+       .local_base = 10000,
+       .head_dim = 192,
+       .form = per_type,
+       .filled_base = 5e6,
+       .filled_factor = 0.334,
+       .other_factor = 0.334,
+       .full_every = 6,
+       .full_offset = 5,
+       .first_full = true,
+       .sliding_window = 128,
+       .sink_logits = true,
+       .swa_keys = true,
+       .note = "layers that slide have swa_num_key_value_heads key heads, or twice num_key_value_heads"},
       {.architecture = "modernbert",
        .base = 160000,
        .local_base = 10000,
@@ -9131,6 +9284,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 64},
       {.architecture = "museglimmer",
        .head_dim = 128,
+       .one_base = true,
        .form = base_per_layer,
        .full_every = 4,
        .from_end = true,
@@ -9329,6 +9483,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "mimi", .sliding_window = 250, .slides = every},
       {.architecture = "minicpm"},
       {.architecture = "minicpm3", .latent = true},
+      {.architecture = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
       {.architecture = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
       {.architecture = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
@@ -9336,14 +9491,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000, .crosses = true},
-      {.architecture = "moonshine",
-       .layout = interleaved,
-       .partial_rotary_factor = 0.9,
-       .even_channels = true},
-      {.architecture = "moonshinestreaming",
-       .layout = interleaved,
-       .partial_rotary_factor = 0.8,
-       .even_channels = true},
+      {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
+      {.architecture = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
       {.architecture = "moshi", .sliding_window = 3000, .slides = every},
       {.architecture = "museglimmerassistant",
        .base = 500000,
@@ -9393,9 +9542,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .head_dim = 128,
        .causal = false},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
-      {.architecture = "phi3", .slides = every},
-      {.architecture = "phi3v"},
-      {.architecture = "phi4multimodal", .slides = every},
+      {.architecture = "phi3", .original_max_position = 4096, .slides = every},
+      {.architecture = "phi3v", .original_max_position = 4096},
+      {.architecture = "phi4multimodal", .original_max_position = 4096, .slides = every},
       {.architecture = "phimoe", .base = 1e6, .slides = every},
       {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.architecture = "qwen2",
@@ -9496,7 +9645,7 @@ enum class refusal {
   axes,        // its tokens lie on more than one axis, so that no layout makes it right
   other_turn,  // what turns is not a head of queries and keys by one position, or no option says who sees it
   parts,       // it has several parts, which say each for itself
-  no_turn      // nothing turns
+  no_turn      // nothing rotates
 };
 struct refused_architecture {
   std::string_view architecture;  // as plain_architecture spells it
@@ -9515,10 +9664,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "blt",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
-      {.architecture = "minimaxm2",
-       .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "minimaxm3vl",
-       .reason = "its released files turn 64 channels of a head, its class all of them"},
+       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
       {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
@@ -9533,6 +9680,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.architecture = "glm5nextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
@@ -9559,7 +9707,9 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen38flashnextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen4expvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "sam2video", .reason = columns_first, .kind = axes},
       {.architecture = "sam3trackervideo", .reason = columns_first, .kind = axes},
       {.architecture = "sam3vitmodel", .reason = columns_first, .kind = axes},
@@ -9570,6 +9720,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "deepseekocr2encoder",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
+       .kind = other_turn},
+      {.architecture = "deepseekv41",
+       .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
+                 "attention stands for",
        .kind = other_turn},
       {.architecture = "musicflamingo",
        .reason = "turns features of sound by their time in seconds",
@@ -9594,7 +9748,12 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
       {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
       {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "glm5next", .reason = "no positions", .kind = no_turn},
+      {.architecture = "inkling", .reason = "relative biases", .kind = no_turn},
+      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = no_turn},
       {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
+      {.architecture = "kimik3", .reason = "no positions", .kind = no_turn},
+      {.architecture = "kimilinear", .reason = "no positions", .kind = no_turn},
       {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
       {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
       {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},
@@ -9617,16 +9776,6 @@ const Refused* refused_architecture_of(std::string_view architecture) {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// `model_type`, else the first of `architectures`, as written.
-template <class J>
-std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
-  for (auto* reader : {&text, &outer})
-    if (const auto model_type = reader->text("model_type")) return *model_type;
-  for (auto* reader : {&text, &outer})
-    if (const auto names = reader->texts("architectures"); names && !names->empty()) return names->front();
-  text.missing("model_type", "it decides the layout");
-  return {};
-}
 /// Refuses the file, unless its layout was all that was in doubt and the caller has named it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
@@ -9646,25 +9795,42 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
           : "is one with a rotation of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
+/// Throws where a rope dictionary is that of a tower of images.
+template <class J>
+void refuse_axial(json_reader<J>& rope) {
+  for (const char* key : {"rope_type", "type"})
+    if (rope.is_text(key) && *rope.text(key) == "axial")
+      rope.refuse(key,
+                  "is axial: tokens have rows and columns, as in a tower of images; make their frequencies "
+                  "by a function of <rope/frequencies.hpp>, such as qwen_vl_vision_frequencies or "
+                  "axial_blocks");
+}
 /// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
 /// that the caller or the file names.
+///
+/// \param hint  what ends the error that the architecture is not known
 template <class J>
 hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
-                              std::optional<layout_kind> given) {
+                              std::optional<layout_kind> given, const std::string& hint) {
   const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
   hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
     refuse(text, *refused, architecture, given.has_value());
+  for (const char* key : {"rope_parameters", "rope_scaling"})
+    if (const J* rope = text.find(key); rope && rope->is_object() && !known) {
+      json_reader<J> dictionary(rope, text.path() + key + ".");
+      refuse_axial(dictionary);
+    }
   if (!known && !given && !interleave)
-    text.refuse(
-        "model_type",
-        "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
+    text.refuse("model_type",
+                "is not an architecture whose layout is known; name the layout in the options, got " +
+                    architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (text.path() == "text_config.") {
+  if (!text.path().empty()) {  // in the file of a whole model
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
@@ -9683,7 +9849,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   const auto heads =
       text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
   const auto given = text.index("head_dim");
-  if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
+  const auto rotated = text.index("qk_rope_head_dim", range::whole);
+  if (rotated.value_or(0) > 0 && !defaults.last_channels) {
     const auto nope = text.index("qk_nope_head_dim", range::whole);
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
     if (!nope && (!given || *given < *rotated))
@@ -9708,9 +9875,12 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   return {*head_dim, 0, *head_dim, false};
 }
 /// Gemma 4 has larger heads in the layers that attend fully: named as such, or layer by layer, or by default.
+/// MiMo-V2 may have others in the layers that slide.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {
+  if (defaults.swa_keys && layer_type == defaults.other_type)
+    if (const auto own = text.index("swa_head_dim")) return {*own, 0, *own, false};
   auto full = text.index("global_head_dim");
   if (const J* layers = text.object("per_layer_config"); layers && !full)
     for (const auto& item : layers->items()) {
@@ -9725,37 +9895,61 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   if (!full || layer_type != "full_attention") return head;
   return {*full, 0, *full, false};
 }
-/// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
+/// The share of a head that rotates, and the key that has it; without a key the default.
+struct rotated_share {
+  double factor;
+  std::string key = {};
+};
+/// The share in the rope dictionary, else the one beside it. Names those that it overrules.
+///
+/// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
-Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,
-                    const hugging_face_record& defaults, double default_factor) {
-  if (head.latent) return head.window;
-  Index rotary_dim = head.window;
-  json_reader<J>* reader = &text;
-  const char* key = "head_dim";
-  if (const auto given = text.index("rotary_dim")) {
-    key = "rotary_dim";
-    rotary_dim = *given;
-  } else {
-    double factor = default_factor;
-    for (const auto& [where, name] :
-         {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
-          std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}})
-      if (const auto value = where->number(name, range::fraction)) {
-        factor = *value;
-        reader = where;
-        key = name;
-        break;
-      }
-    rotary_dim = static_cast<Index>(static_cast<double>(head.window) * factor);
-    if (defaults.even_channels) rotary_dim -= rotary_dim % 2;
+rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
+                               model_draft& model) {
+  std::optional<rotated_share> share;
+  for (const auto& [where, name] :
+       {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
+        std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}}) {
+    const auto value = where->number(name, range::fraction);
+    if (!value) continue;
+    if (!share)
+      share = {*value, where->path() + name};
+    else if (!equal(share->factor, *value))
+      model.warn_once(where->path() + name + " is overruled by " + share->key);
   }
+  return share.value_or(rotated_share{default_factor});
+}
+/// How many channels of the window rotate.
+template <class J>
+Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
+                    model_draft& model) {
+  const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
+  const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
+  const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
+  // A share of the whole head may stand for the same channels.
+  const bool agrees = by_share == given.value_or(head.window) ||
+                      static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
+  if ((head.latent || given) && !share.key.empty() && !agrees)
+    model.warn_once(share.key + " is overruled by " + text.path() + wider);
+  if (head.latent) return head.window;
+  const char* const name = given                    ? "rotary_dim"
+                           : equal(share.factor, 1) ? "head_dim"
+                                                    : "partial_rotary_factor";
+  const std::string key = given || share.key.empty() ? text.path() + name : share.key;
+  Index rotary_dim = given.value_or(by_share);
+  if (!given && rotary_dim % 2 != 0 && rotary_dim < head.window) {
+    --rotary_dim;
+    if (rotary_dim > 0)
+      model.warn_once(key + " gives " + std::to_string(rotary_dim + 1) +
+                      " rotated channels, rounded down to " + std::to_string(rotary_dim));
+  }
+  const auto refuse = [&](const char* rule) {
+    ROPE_THROW(std::invalid_argument, message("import_hugging_face: ", key.c_str(), rule, rotary_dim));
+  };
   if (rotary_dim > head.head_dim)
-    reader->refuse(key, "must not be above head_dim, " + std::to_string(head.head_dim) + ", got " +
-                            std::to_string(rotary_dim));
+    refuse((" must not be above head_dim, " + std::to_string(head.head_dim) + ", got ").c_str());
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    reader->refuse(
-        key, "must give an even, positive number of rotated channels, got " + std::to_string(rotary_dim));
+    refuse(" must give an even, positive number of rotated channels, got ");
   return rotary_dim;
 }
 }  // namespace detail
@@ -9769,8 +9963,357 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_PARTS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_PARTS_HPP
+/// A config.json of several parts: which dictionary describes the language model, and which keys of the
+/// others speak of positions.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Whether import_hugging_face knows an architecture, or why it refuses it.
+inline bool is_known_architecture(const std::string& name) {
+  const std::string plain = plain_architecture(name);
+  return hugging_face_record_of(plain) || refused_architecture_of(plain);
+}
+/// `model_type`, else the first of `architectures`, as written; empty if the dictionary has neither.
+template <class J>
+std::string name_of_part(json_reader<J>& part) {
+  if (const auto model_type = part.text("model_type")) return *model_type;
+  const auto names = part.texts("architectures");
+  return names && !names->empty() ? names->front() : std::string();
+}
+/// The class that the text_config of some models of several parts has without a model_type; else empty.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
+inline std::string default_text_architecture(const std::string& outer) {
+  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
+  return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
+}
+/// The dictionaries from the whole file to its language model, each in the one before it.
+template <class J>
+class parts_of_config {
+ public:
+  explicit parts_of_config(const J& config) : whole_(&config) {
+    chain_.emplace_back(&config, "");
+    descend(config);
+    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
+  }
+  json_reader<J> text() const { return chain_.back(); }
+  /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
+  std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
+  const std::vector<std::string>& keys() const { return keys_; }
+  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
+  bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
+  /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
+  std::string hint() const {
+    std::string known, others;
+    for (const auto& item : whole_->items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object() || contains(keys_, key)) continue;
+      const J* name = json_reader<J>(&item.value(), "").find("model_type");
+      if (!name || !name->is_string()) continue;
+      const auto architecture = name->template get<std::string>();
+      if (is_known_architecture(architecture))
+        known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
+      others += (others.empty() ? "" : ", ") + key;
+    }
+    if (!known.empty() || others.empty()) return known;
+    return "; to read one of its parts, pass that dictionary: " + others;
+  }
+ private:
+  /// Keys under which a model describes its language model. The first is descended into whatever it has.
+  static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
+                                              "language_config", "language_model", "decoder"};
+  static constexpr std::size_t deepest = 16;  // dictionaries in one another
+  static const J* part_of(const J& config, const char* key) {
+    const std::string name = key;
+    if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
+    return &config.at(name);
+  }
+  /// Whether a dictionary has sizes of its own, so that it describes a model and not only its parts.
+  static bool has_sizes(json_reader<J>& part) {
+    for (const char* key :
+         {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
+      if (part.has(key)) return true;
+    return false;
+  }
+  void push(const char* key, const J& part) {
+    keys_.push_back(key);
+    chain_.emplace_back(&part, chain_.back().path() + key + ".");
+  }
+  /// Descends from the last dictionary of the chain to one of a known architecture.
+  ///
+  /// \return  whether there is one; without it the chain is as before, but for text_config
+  bool descend(const J& config) {
+    if (chain_.size() > deepest) return false;
+    json_reader<J> own(&config, chain_.back().path());
+    own.object("text_config");  // throws if it is no dictionary
+    if (const J* text = part_of(config, "text_config")) {
+      push("text_config", *text);
+      return descend(*text) || is_known_architecture(name_of_part(own));
+    }
+    const bool known = is_known_architecture(name_of_part(own));
+    if (known && has_sizes(own)) return true;
+    for (const char* key : text_keys) {
+      const J* part = part_of(config, key);
+      if (!part) continue;
+      const auto length = chain_.size();
+      push(key, *part);
+      if (descend(*part)) return true;
+      chain_.erase(chain_.begin() + static_cast<std::ptrdiff_t>(length), chain_.end());
+      keys_.resize(length - 1);
+    }
+    return known;
+  }
+  const J* whole_;
+  std::vector<json_reader<J>> chain_ = {};
+  std::vector<std::string> keys_ = {};
+};
+/// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
+/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
+///
+/// \param speaks  which keys do
+template <class J, class Speaks>
+void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
+                    std::vector<std::string>& keys, int deepest = 32) {
+  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
+  if (value.is_array()) {
+    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
+    return;
+  }
+  for (const auto& item : value.items()) {
+    const std::string key = item.key();
+    if (item.value().is_null()) continue;
+    if (speaks(key))
+      keys.push_back(path + key);
+    else
+      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
+  }
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_PARTS_HPP
+
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
+
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+/// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
+/// beside the dictionary, `rope` those inside.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
+inline constexpr const char* rope_types[] = {
+    "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
+/// Types under another name, and the present one.
+inline constexpr struct {
+  const char *name, *present;
+} renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
+                          {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
+/// The present name of the type that was given.
+template <class J>
+std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
+  std::string type = given;
+  for (const auto& renamed : renamed_rope_types)
+    if (given == renamed.name) type = renamed.present;
+  return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
+}
+/// The rope type under its present name. Older names are noted, unknown ones throw.
+template <class J>
+std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
+  const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
+  const char* key = new_key ? "rope_type" : "type";
+  const std::string given = new_key.value_or(old_key.value_or("default"));
+  std::string type = present_rope_type(rope, given);
+  if (type != given)
+    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
+  else if (!new_key && old_key)
+    warnings.push_back(rope.path() + "type is the older name of rope_type");
+  if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
+    warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
+  refuse_axial(rope);
+  std::string known;
+  for (const char* one : rope_types) {
+    if (type == one) return type;
+    known += known.empty() ? one : std::string(", ") + one;
+  }
+  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known +
+                       "; for another rule see <rope/frequencies.hpp>");
+  return type;
+}
+/// The names of the longest context.
+inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
+                                               "max_seq_len"};
+template <class J>
+std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
+  for (const char* key : context_keys)
+    if (const auto context = config.number(key, rule)) return context;
+  return {};
+}
+/// The length that a model was trained at before its context was extended: the key beside the rope
+/// dictionary, else the one inside, else the default of the class, else the longest context. Names what is
+/// assumed or overruled.
+///
+/// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
+template <class J>
+double original_max_position(json_reader<J>& config, json_reader<J>& rope,
+                             const hugging_face_record& defaults, model_draft& model,
+                             const std::string& needed) {
+  constexpr const char* key = "original_max_position_embeddings";
+  const auto inside = rope.number(key, range::above_one), beside = config.number(key, range::above_one);
+  const double by_class = defaults.original_max_position;
+  if (beside) {
+    if (inside && !equal(*inside, *beside))
+      model.warn_once(rope.path() + key + " is overruled by " + config.path() + key);
+    return *beside;
+  }
+  if (inside) {
+    if (by_class > 0 && !equal(*inside, by_class))
+      model.warn_once(rope.path() + key + " holds; the class of " + model.architecture +
+                      " reads that key beside the dictionary alone, and would take " +
+                      exact_digits(by_class));
+    return *inside;
+  }
+  const std::string assumed = config.path() + key + " is not given; assumed ";
+  if (by_class > 0) {
+    model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
+    return by_class;
+  }
+  const auto context = context_of(config, range::above_one);
+  if (!context) config.missing("max_position_embeddings", needed + " where " + key + " is not given");
+  model.warn_once(assumed + exact_digits(*context) + ", which is max_position_embeddings");
+  return *context;
+}
+/// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
+///
+/// Source: get_ntk_alpha of Qwen's modeling_qwen.py
+template <class J>
+double alpha_of_doublings(json_reader<J>& config, double length) {
+  const double trained =
+      config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
+  return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
+}
+/// Makes the frequencies of a rope dictionary.
+template <class J>
+class schedule_reader {
+ public:
+  /// \param config  the keys beside the dictionary
+  schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
+                  model_draft& model)
+      : config_(config), rope_(rope), defaults_(defaults), model_(model) {}
+  /// \param type    its present name
+  /// \param length  tokens of the sequence, for the rules that depend on it
+  derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
+    needed_ = "rope type " + type + " needs it";
+    if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
+    if (type == "dynamic") {
+      if (const auto alpha = rope_.number("alpha", range::at_least_one))
+        return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
+      return derive("dynamic", rotary_dim, base,
+                    dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
+    }
+    if (type == "yarn" || type == "telechat3-yarn") return derive_yarn(type, rotary_dim, base);
+    if (type == "longrope") return derive("longrope", rotary_dim, base, longrope(rotary_dim / 2, length));
+    if (type == "llama3") return derive("llama3", rotary_dim, base, llama3());
+    if (type == "proportional") {
+      auto partial = rope_.number("partial_rotary_factor", range::fraction);
+      if (!partial) partial = config_.number("partial_rotary_factor", range::fraction);
+      return derive("proportional", rotary_dim, base,
+                    proportional_scaling{.partial_rotary_factor = partial.value_or(1),
+                                         .factor = rope_.number("factor", range::at_least_one).value_or(1)});
+    }
+    if (type == "ntk")
+      return derive(
+          "ntk", rotary_dim, base,
+          mixed_ntk_scaling{.factor = factor(), .mixed_b = rope_.number("mixed_b", range::positive)});
+    return derive("default", rotary_dim, base);
+  }
+ private:
+  double factor() { return rope_.required_number("factor", range::at_least_one, needed_); }
+  double context() {
+    const auto context = context_of(config_, range::positive);
+    if (!context) config_.missing("max_position_embeddings", needed_);
+    return *context;
+  }
+  double original() { return original_max_position(config_, rope_, defaults_, model_, needed_); }
+  yarn_scaling yarn(const std::string& type) {
+    // 0 means the default, as in transformers: `beta_fast or 32`.
+    const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
+    yarn_scaling yarn{.factor = 1, .original_max_position = original()};
+    // A factor of null is that of the two lengths.
+    yarn.factor =
+        rope_.is_null("factor")
+            ? checked(context() / yarn.original_max_position, range::at_least_one, "import_hugging_face",
+                      "max_position_embeddings / original_max_position_embeddings")
+            : factor();
+    yarn.beta_fast = or_default(rope_.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
+    yarn.beta_slow = or_default(rope_.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+    yarn.truncate = rope_.boolean("truncate").value_or(true);
+    yarn.attention_factor = rope_.number("attention_factor", range::positive);
+    if (!yarn.attention_factor && defaults_.form == dictionary_form::compressed) yarn.attention_factor = 1;
+    if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
+      if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(yarn.factor) + 1;
+      return yarn;
+    }
+    yarn.mscale = rope_.number("mscale", range::not_negative);
+    yarn.mscale_all_dim = rope_.number("mscale_all_dim", range::not_negative);
+    return yarn;
+  }
+  derived derive_yarn(const std::string& type, Index rotary_dim, double base) {
+    const yarn_scaling rule = yarn(type);
+    if (rule.beta_fast < rule.beta_slow)
+      rope_.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(rule.beta_fast) + " and " +
+                                    exact_digits(rule.beta_slow));
+    derived result = derive("yarn", rotary_dim, base, rule);
+    result.softmax_multiplier = checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
+                                        "the softmax multiplier of " + rope_.path() + "mscale_all_dim");
+    return result;
+  }
+  longrope_scaling longrope(Index pairs, double length) {
+    longrope_scaling longrope{
+        .short_factor = rope_.required_numbers("short_factor", range::positive, needed_),
+        .long_factor = rope_.required_numbers("long_factor", range::positive, needed_),
+        .original_max_position = original(),
+        .max_position = context(),
+        .length = length};
+    for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
+      if (static_cast<Index>(list->size()) != pairs)
+        rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
+                     "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                         std::to_string(list->size()));
+    longrope.factor = rope_.number("factor", range::at_least_one);
+    // Phi-3.5-MoE gives the magnitude of each list.
+    const auto short_mscale = rope_.number("short_mscale", range::positive),
+               long_mscale = rope_.number("long_mscale", range::positive);
+    longrope.attention_factor = rope_.number("attention_factor", range::positive);
+    if (!longrope.attention_factor)
+      longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
+    return longrope;
+  }
+  llama3_scaling llama3() {
+    const llama3_scaling llama3{
+        .factor = factor(),
+        .low_freq_factor = rope_.required_number("low_freq_factor", range::positive, needed_),
+        .high_freq_factor = rope_.required_number("high_freq_factor", range::positive, needed_),
+        .original_max_position = original()};
+    if (llama3.high_freq_factor < llama3.low_freq_factor)
+      rope_.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
+                                           exact_digits(llama3.high_freq_factor) + " and " +
+                                           exact_digits(llama3.low_freq_factor));
+    return llama3;
+  }
+  json_reader<J>&config_, &rope_;
+  const hugging_face_record& defaults_;
+  model_draft& model_;
+  std::string needed_ = {};  // why a key must be there
+};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 /// What the layers of a config.json multiply their queries by.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -9809,198 +10352,18 @@ template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
                                      const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries != query_growth::beta) return;
-  constexpr const char *key = "llama_4_scaling_beta", *length = "original_max_position_embeddings";
+  constexpr const char* key = "llama_4_scaling_beta";
   const auto beta = rope.number(key, range::not_negative);
   if (!beta) return;
-  auto original = rope.number(length, range::above_one);
-  if (!original) original = text.number(length, range::above_one);
-  if (!original)
-    original = text.required_number("max_position_embeddings", range::above_one,
-                                    rope.path() + key + " needs it where " + length + " is not given");
+  const double original = original_max_position(text, rope, defaults, model, rope.path() + key + " needs it");
   model.query_rule.rule =
-      llama4_query_scaling{.floor_scale = *original, .attention_scale = *beta, .offset = 0};
+      llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
   model.scaled = scaled_queries::every_layer;
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-/// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
-/// beside the dictionary, `rope` those inside.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
-inline constexpr const char* rope_types[] = {
-    "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
-/// Types under another name, and the present one.
-inline constexpr struct {
-  const char *name, *present;
-} renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
-                          {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
-/// The present name of the type that was given.
-template <class J>
-std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
-  std::string type = given;
-  for (const auto& renamed : renamed_rope_types)
-    if (given == renamed.name) type = renamed.present;
-  return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
-}
-/// The rope type under its present name. Older names are noted, unknown ones throw.
-template <class J>
-std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
-  const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
-  const char* key = new_key ? "rope_type" : "type";
-  const std::string given = new_key.value_or(old_key.value_or("default"));
-  std::string type = present_rope_type(rope, given);
-  if (type != given)
-    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
-  else if (!new_key && old_key)
-    warnings.push_back(rope.path() +
-                       "type is the older name of rope_type, which the classes of transformers 5 with a rule "
-                       "for each type of layers do not read");
-  if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
-    warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
-  std::string known;
-  for (const char* one : rope_types) {
-    if (type == one) return type;
-    known += known.empty() ? one : std::string(", ") + one;
-  }
-  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known);
-  return type;
-}
-/// The key beside the dictionary wins over the one inside; without either, the model was trained at its full
-/// length.
-template <class J>
-double original_max_position(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
-  const auto inside = rope.number("original_max_position_embeddings", range::above_one);
-  const auto beside = config.number("original_max_position_embeddings", range::above_one);
-  if (beside) return *beside;
-  if (inside) return *inside;
-  return config.required_number("max_position_embeddings", range::above_one,
-                                needed + " where original_max_position_embeddings is not given");
-}
-template <class J>
-yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
-                     bool unit_magnitude, const std::string& needed) {
-  // 0 means the default, as in transformers: `beta_fast or 32`.
-  const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
-  const double original = original_max_position(config, rope, needed);
-  // A factor of null is that of the two lengths.
-  const double factor =
-      rope.is_null("factor")
-          ? checked(config.required_number("max_position_embeddings", range::positive, needed) / original,
-                    range::at_least_one, "import_hugging_face",
-                    "max_position_embeddings / original_max_position_embeddings")
-          : rope.required_number("factor", range::at_least_one, needed);
-  yarn_scaling yarn{.factor = factor, .original_max_position = original};
-  yarn.beta_fast = or_default(rope.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
-  yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
-  yarn.truncate = rope.boolean("truncate").value_or(true);
-  yarn.attention_factor = rope.number("attention_factor", range::positive);
-  if (unit_magnitude && !yarn.attention_factor) yarn.attention_factor = 1;
-  if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
-    if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(factor) + 1;
-    return yarn;
-  }
-  yarn.mscale = rope.number("mscale", range::not_negative);
-  yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
-  return yarn;
-}
-template <class J>
-longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index pairs, double length,
-                             const std::string& needed) {
-  longrope_scaling longrope{
-      .short_factor = rope.required_numbers("short_factor", range::positive, needed),
-      .long_factor = rope.required_numbers("long_factor", range::positive, needed),
-      .original_max_position = original_max_position(config, rope, needed),
-      .max_position = config.required_number("max_position_embeddings", range::positive, needed),
-      .length = length};
-  for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
-    if (static_cast<Index>(list->size()) != pairs)
-      rope.refuse(
-          list == &longrope.short_factor ? "short_factor" : "long_factor",
-          "must have one value per pair, " + std::to_string(pairs) + ", got " + std::to_string(list->size()));
-  longrope.factor = rope.number("factor", range::at_least_one);
-  // Phi-3.5-MoE gives the magnitude of each list.
-  const auto short_mscale = rope.number("short_mscale", range::positive),
-             long_mscale = rope.number("long_mscale", range::positive);
-  longrope.attention_factor = rope.number("attention_factor", range::positive);
-  if (!longrope.attention_factor)
-    longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
-  return longrope;
-}
-/// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
-///
-/// Source: get_ntk_alpha of Qwen's modeling_qwen.py
-template <class J>
-double alpha_of_doublings(json_reader<J>& config, double length) {
-  const double trained =
-      config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
-  return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
-}
-/// \param length          tokens of the sequence, for the rules that depend on it
-/// \param unit_magnitude  YaRN has m = 1 where the dictionary has no attention_factor
-template <class J>
-derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
-                            Index rotary_dim, double base, double length, bool unit_magnitude = false) {
-  const std::string needed = "rope type " + type + " needs it";
-  if (type == "linear")
-    return derive("linear", rotary_dim, base,
-                  linear_scaling{.factor = rope.required_number("factor", range::at_least_one, needed)});
-  if (type == "dynamic") {
-    if (const auto alpha = rope.number("alpha", range::at_least_one))
-      return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
-    return derive("dynamic", rotary_dim, base,
-                  dynamic_ntk_scaling{.factor = rope.required_number("factor", range::at_least_one, needed),
-                                      .max_position = config.required_number("max_position_embeddings",
-                                                                             range::positive, needed),
-                                      .length = length});
-  }
-  if (type == "yarn" || type == "telechat3-yarn") {
-    const yarn_scaling yarn = yarn_of(config, rope, type, unit_magnitude, needed);
-    if (yarn.beta_fast < yarn.beta_slow)
-      rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
-                                   exact_digits(yarn.beta_slow));
-    derived result = derive("yarn", rotary_dim, base, yarn);
-    result.softmax_multiplier = checked(yarn_softmax_multiplier(yarn), range::positive, "import_hugging_face",
-                                        "the softmax multiplier of " + rope.path() + "mscale_all_dim");
-    return result;
-  }
-  if (type == "longrope")
-    return derive("longrope", rotary_dim, base, longrope_of(config, rope, rotary_dim / 2, length, needed));
-  if (type == "llama3") {
-    const llama3_scaling llama3{
-        .factor = rope.required_number("factor", range::at_least_one, needed),
-        .low_freq_factor = rope.required_number("low_freq_factor", range::positive, needed),
-        .high_freq_factor = rope.required_number("high_freq_factor", range::positive, needed),
-        .original_max_position = original_max_position(config, rope, needed)};
-    if (llama3.high_freq_factor < llama3.low_freq_factor)
-      rope.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
-                                          exact_digits(llama3.high_freq_factor) + " and " +
-                                          exact_digits(llama3.low_freq_factor));
-    return derive("llama3", rotary_dim, base, llama3);
-  }
-  if (type == "proportional") {
-    auto partial = rope.number("partial_rotary_factor", range::fraction);
-    if (!partial) partial = config.number("partial_rotary_factor", range::fraction);
-    return derive("proportional", rotary_dim, base,
-                  proportional_scaling{.partial_rotary_factor = partial.value_or(1),
-                                       .factor = rope.number("factor", range::at_least_one).value_or(1)});
-  }
-  if (type == "ntk")
-    return derive("ntk", rotary_dim, base,
-                  mixed_ntk_scaling{.factor = rope.required_number("factor", range::at_least_one, needed),
-                                    .mixed_b = rope.number("mixed_b", range::positive)});
-  return derive("default", rotary_dim, base);
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
@@ -10139,16 +10502,15 @@ class hugging_face_group_maker {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, terms);
-    const Index rotary_dim = type == "proportional"
-                                 ? head.window
-                                 : rotary_dim_of(text_, rope, head, defaults_,
-                                                 terms.factor.value_or(defaults_.partial_rotary_factor));
-    if (model_.groups.empty()) name_assumed(rope, type, terms);
+    const double base = base_of(rope, terms, layer_type);
+    const rotated_share share =
+        rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+    const Index rotary_dim = type == "proportional" ? head.window : rotary_dim_of(text_, head, share, model_);
+    if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
-                                       defaults_.form == dictionary_form::compressed);
+    derived rule =
+        schedule_reader<J>(text_, rope, defaults_, model_).derive_as(type, rotary_dim, base, length_);
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
@@ -10175,11 +10537,13 @@ class hugging_face_group_maker {
     add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
-    for (const std::string& key : rope.unasked()) {
+    rope.each_unasked([&](const std::string& key, const J& value) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
-      warn(path + key + " is not used by rope type " + type);
-    }
+      std::vector<std::string> keys = {path + key};
+      add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
+      for (const std::string& one : keys) warn(one + " is not used by rope type " + type);
+    });
     model_.groups.push_back(std::move(group));
   }
   /// The last group once more, for layers of another type.
@@ -10194,7 +10558,8 @@ class hugging_face_group_maker {
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
       text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
-    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+    const std::string path = what == "rope_theta" ? text_.path() : "";
+    warn(path + what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
          model_.architecture);
     return value;
   }
@@ -10207,7 +10572,7 @@ class hugging_face_group_maker {
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
   /// Names the defaults of the class that a group has, but for its base.
-  void name_assumed(json_reader<J>& rope, const std::string& type, const group_terms& terms) {
+  void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const char* key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
            model_.architecture);
@@ -10216,15 +10581,12 @@ class hugging_face_group_maker {
       name("head_dim", static_cast<double>(defaults_.head_dim));
     const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
                          !detail::equal(defaults_.partial_rotary_factor, 1);
-    if (partial && !text_.has("rotary_dim") && !rope.has("partial_rotary_factor") &&
-        !text_.has("partial_rotary_factor") && !text_.has("rotary_pct") && !text_.has("rope_pct"))
+    if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
-    if (type == "default" && !head_.latent && !text_.has("rotary_dim") &&
-        has_class_not_in(partial_by_default, defaults_.architecture))
-      for (json_reader<J>* where : {&rope, &text_})
-        if (!detail::equal(where->number("partial_rotary_factor", range::fraction).value_or(1), 1))
-          warn(where->path() + "partial_rotary_factor holds, as in transformers 4; the class of " +
-               model_.architecture + " in transformers 5 turns whole heads under the default rule");
+    if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
+        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
+      warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
+           " in transformers 5 turns whole heads under the default rule");
     const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
                         : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
                         : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
@@ -10275,17 +10637,24 @@ class hugging_face_group_maker {
   /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
   keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
+    keyed_base found;
+    if (const J* attention = text_.object("attn_config")) {  // DBRX
+      json_reader<J> reader(attention, text_.path() + "attn_config.");
+      found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+    }
     for (const char* key : {"rope_theta", "rotary_emb_base"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
-      if (const auto base = text_.number(key, range::above_one)) return {base, text_.path() + key};
+      const auto base = text_.number(key, range::above_one);
+      if (!base) continue;
+      if (!found.base)
+        found = {base, text_.path() + key};
+      else if (!detail::equal(*base, *found.base))
+        model_.warn_once(text_.path() + key + " is overruled by " + found.key);
     }
-    const J* attention = text_.object("attn_config");  // DBRX
-    if (!attention) return {};
-    json_reader<J> reader(attention, text_.path() + "attn_config.");
-    return {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+    return found;
   }
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
-  double base_of(json_reader<J>& rope, const group_terms& terms) {
+  double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
@@ -10300,7 +10669,9 @@ class hugging_face_group_maker {
       return *terms.overruling_base;
     }
     if (inside) {
-      if (beside && !detail::equal(*beside, *inside))
+      // Layers that slide with a base of their own do not have the one beside the dictionary anyway.
+      const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
+      if (beside && !own && !detail::equal(*beside, *inside))
         warn(key + " is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
@@ -10311,17 +10682,18 @@ class hugging_face_group_maker {
                    text_.path() + "rope_theta * rope_ratio");
   }
   void add_indexer(layer_group& group) {
-    const auto given = text_.index("index_head_dim");
+    const std::string key(defaults_.indexer_key);
+    const auto given = text_.index(key.c_str());
     const auto interleave = text_.boolean("indexer_rope_interleave");
     if (defaults_.indexer == indexer_turn::no_indexer) {
-      if (given) warn(text_.path() + "index_head_dim is that of an indexer; what it rotates is not known");
+      if (given) warn(text_.path() + key + " is that of an indexer; what it rotates is not known");
       return;
     }
     if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =
         broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse("index_head_dim", broken);
+    if (!broken.empty()) text_.refuse(key.c_str(), broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
@@ -10371,7 +10743,11 @@ class hugging_face_groups {
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     const auto local = local_base();
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
-    if (given && !old && defaults_.local_base > 0) refuse_flat_dictionary();
+    if (given && !old && defaults_.local_base > 0) {
+      if (!holds_for_all(*given, path)) refuse_flat_dictionary();
+      maker_.add("full_attention", given, path);
+      return maker_.add_again("sliding_attention");
+    }
     maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
     maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
@@ -10389,6 +10765,12 @@ class hugging_face_groups {
     const auto local = local_base();
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
+  /// Whether one dictionary is for both kinds of layers: of type default, where these have one base.
+  bool holds_for_all(const J& given, const std::string& path) const {
+    json_reader<J> rope(&given, path);
+    const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+    return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
+  }
   /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
@@ -10402,6 +10784,7 @@ class hugging_face_groups {
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
   /// read, must not say anything else.
   void add_by_type() {
+    if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
@@ -10416,12 +10799,35 @@ class hugging_face_groups {
                               "; for another " + instead);
     };
     agrees("rope_theta", defaults_.filled_base);
-    agrees("swa_rope_theta", defaults_.local_base);  // MiMo
     agrees("partial_rotary_factor", defaults_.filled_factor);
     maker_.add(full, nullptr, text_.path(),
                {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
     maker_.add(other, nullptr, text_.path(),
                {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+  }
+  /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor are for what a dictionary leaves out, and
+  /// rope_scaling is the dictionary of layers that attend fully.
+  ///
+  /// Source:  Hugging Face transformers, models/mimo_v2_flash
+  void add_by_swa_keys() {
+    const J *given = text_.object("rope_parameters"), *scaling = text_.object("rope_scaling");
+    if (given && !is_nested(*given)) refuse_flat_dictionary();
+    if (given && scaling)
+      text_.refuse("rope_scaling",
+                   "must not lie beside rope_parameters; put its keys into full_attention there");
+    json_reader<J> types(given, text_.path() + "rope_parameters.");
+    const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
+                         double factor) {
+      const std::string name(type);
+      const J* one = given ? types.object(name.c_str()) : otherwise;
+      group_terms terms{.base = text_.number(base_key, range::above_one), .factor = factor};
+      if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
+      maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
+    };
+    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base, defaults_.filled_factor);
+    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
+    for (const std::string& key : types.unasked())
+      maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
   }
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
@@ -10490,6 +10896,10 @@ class hugging_face_groups {
     const auto bases = layer_bases_of(
         text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
     if (!bases) return false;
+    if (defaults_.one_base) {
+      add_group_of_one_base(given, path, *bases);
+      return true;
+    }
     struct kind {
       std::string type;
       double base;
@@ -10506,7 +10916,7 @@ class hugging_face_groups {
         kinds.push_back({layers[i], base});
       if (!contains(distinct, base)) distinct.push_back(base);
     }
-    if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
+    if (distinct.empty()) refuse_no_base();
     if (distinct.size() == 1) {
       maker_.add("", given, path, {.overruling_base = distinct.front()});
       return true;
@@ -10524,6 +10934,24 @@ class hugging_face_groups {
     }
     return true;
   }
+  /// The group of a class that has one rotary embedding for all layers (Muse Glimmer). A file without
+  /// rope_theta has the base that its list has for every layer.
+  void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
+    std::vector<double> distinct = bases;
+    std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
+    sort_distinct(distinct);
+    if (distinct.empty()) refuse_no_base();
+    const bool in_file = text_.has("rope_theta") || (given && given->contains("rope_theta"));
+    const bool by_list = !in_file && distinct.size() == 1;
+    maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
+    const double base = model_.groups.front().base;
+    if (distinct.size() > 1 || !detail::equal(distinct[0], base))
+      maker_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
+                  "; rope_theta holds, as the class has one rotary embedding for all layers");
+  }
+  void refuse_no_base() const {
+    text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
+  }
   /// Throws unless a group can have that name.
   ///
   /// \param where  the key that has the type
@@ -10540,23 +10968,46 @@ class hugging_face_groups {
       if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
     sort_distinct(without);
   }
-  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not turn.
-  bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside, unturned;
-    bool nested = false;
+  /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
+  /// stands beside it. Where no type is known, dictionaries without a key of a rule beside them are taken for
+  /// such.
+  ///
+  /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
+  bool is_nested(const J& given) const {
+    bool named = false, dictionaries = false, rule = false;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
-      if (!item.value().is_object()) {
+      rule = rule || key == "rope_type" || key == "type" || key == "rope_theta";
+      if (!item.value().is_object()) continue;
+      dictionaries = true;
+      named = named || is_type(key);
+    }
+    return named || (dictionaries && !rule);
+  }
+  bool is_type(const std::string& key) const {
+    const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
+    return contains(model_.layers, key) || ((model_.layers.empty() || two_kinds) && is_usual_type(key));
+  }
+  bool is_usual_type(const std::string& key) const {
+    return key == defaults_.full_type || key == defaults_.other_type;
+  }
+  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not rotate.
+  bool add_nested_groups(const J& given, const std::string& path) {
+    if (!is_nested(given)) return false;
+    bool named = false;
+    for (const auto& item : given.items()) named = named || (item.value().is_object() && is_type(item.key()));
+    std::vector<std::string> beside, unturned;
+    for (const auto& item : given.items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object() || (named && !is_type(key) && !is_usual_type(key))) {
         (item.value().is_null() ? unturned : beside).push_back(key);
         continue;
       }
-      nested = true;
       check_name(key, path.substr(0, path.size() - 1));
       const bool has_base = defaults_.form == dictionary_form::per_type;
       maker_.add(key, &item.value(), path + key + ".",
                  has_base ? group_terms{} : terms_of(key, item.value()));
     }
-    if (!nested) return false;
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
       text_.refuse("layer_rope_theta", "must not lie beside a dictionary for each type of layers");
     for (const std::string& key : unturned) leave_out(key);
@@ -10574,6 +11025,218 @@ class hugging_face_groups {
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SIZES_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_SIZES_HPP
+/// The sizes that configuration classes of Hugging Face transformers have by default. The file of a whole
+/// model leaves out of text_config what is equal to them (LLaVA), and that of a text model alone never does.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Sizes of one class; 0: none, or what follows from the other ones.
+struct class_sizes {
+  std::string_view architecture;  // as plain_architecture spells it
+  double hidden_size, query_heads, key_heads, layers, context;
+  double nope_channels = 0, rotated_channels = 0;  // of a latent head
+};
+/// The sizes of an architecture; nullptr where no class is known.
+///
+/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
+///         class writes
+template <class Sizes = class_sizes>
+const Sizes* class_sizes_of(std::string_view architecture) {
+  static constexpr Sizes sizes[] = {
+      {"afmoe", 2048, 16, 0, 32, 16384},
+      {"apertus", 4096, 32, 0, 32, 65536},
+      {"arcee", 2560, 32, 0, 32, 4096},
+      {"aria", 4096, 32, 0, 32, 2048},
+      {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
+      {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
+      {"bamba", 4096, 32, 8, 32, 262144},
+      {"bitnet", 2560, 20, 5, 30, 2048},
+      {"bltglobaltransformer", 2048, 16, 0, 25, 4096},
+      {"bltlocaldecoder", 1024, 16, 0, 9, 24576},
+      {"bltlocalencoder", 1024, 16, 0, 1, 24576},
+      {"bltpatcher", 768, 12, 0, 14, 8192},
+      {"chameleon", 4096, 32, 0, 32, 4096},
+      {"cohere", 8192, 64, 0, 40, 8192},
+      {"cohere2", 8192, 64, 0, 40, 8192},
+      {"cohere2moe", 8192, 64, 0, 40, 8192},
+      {"cosmos3edge", 2048, 16, 8, 28, 131072},
+      {"csm", 2048, 32, 8, 16, 2048},
+      {"csmdepthdecodermodel", 1024, 8, 2, 4, 33},
+      {"cwm", 6144, 48, 8, 64, 131072},
+      {"dbrx", 2048, 16, 1, 24, 2048},
+      {"deepseekocr2", 4096, 32, 0, 32, 2048},
+      {"deepseekv2", 4096, 32, 0, 32, 2048, 128, 64},
+      {"deepseekv3", 7168, 128, 0, 61, 4096, 128, 64},
+      {"deepseekv32", 7168, 128, 0, 61, 163840, 128, 64},
+      {"deepseekv4", 4096, 64, 1, 43, 1048576},
+      {"diadecoder", 2048, 16, 4, 18, 3072},
+      {"diaencoder", 1024, 16, 0, 12, 1024},
+      {"diffllama", 2048, 32, 0, 16, 2048},
+      {"diffusiongemma", 2304, 8, 4, 30, 131072},
+      {"doge", 1024, 8, 0, 32, 2048},
+      {"dots1", 4608, 32, 0, 62, 2048},
+      {"emu3", 4096, 32, 8, 32, 9216},
+      {"ernie45", 1024, 16, 2, 18, 131072},
+      {"ernie45moe", 2560, 20, 4, 28, 131072},
+      {"ernie45vlmoe", 2560, 20, 4, 28, 131072},
+      {"eurobert", 768, 12, 0, 12, 8192},
+      {"evolla", 4096, 32, 8, 32, 8192},
+      {"exaone4", 4096, 32, 0, 32, 2048},
+      {"exaonemoe", 4096, 32, 0, 32, 2048},
+      {"falcon", 4544, 71, 0, 32, 2048},
+      {"falconh1", 4096, 32, 8, 32, 8192},
+      {"flexolmo", 4096, 32, 0, 32, 4096},
+      {"gemma", 3072, 16, 0, 28, 8192},
+      {"gemma2", 2304, 8, 4, 26, 8192},
+      {"gemma3", 2304, 8, 4, 26, 131072},
+      {"gemma3n", 2048, 8, 2, 35, 32768},
+      {"gemma4", 2304, 8, 4, 30, 131072},
+      {"gemma4unified", 2304, 8, 4, 30, 262144},
+      {"glm", 4096, 32, 2, 40, 131072},
+      {"glm4", 4096, 32, 2, 40, 131072},
+      {"glm4moe", 4096, 96, 8, 46, 131072},
+      {"glm4moelite", 2048, 20, 0, 47, 202752, 192, 64},
+      {"glm4v", 4096, 32, 2, 40, 32768},
+      {"glm4vmoe", 4096, 96, 8, 46, 65536},
+      {"glmasrencoder", 1280, 20, 0, 32, 1500},
+      {"glmimage", 4096, 32, 2, 40, 131072},
+      {"glmmoedsa", 6144, 64, 0, 78, 202752, 192, 64},
+      {"glmocr", 1024, 16, 8, 16, 131072},
+      {"gptneox", 6144, 64, 0, 44, 2048},
+      {"gptneoxjapanese", 2560, 32, 0, 32, 2048},
+      {"gptoss", 2880, 64, 8, 36, 131072},
+      {"granite", 4096, 32, 0, 32, 2048},
+      {"granite4vision", 4096, 32, 0, 32, 2048},
+      {"granitemoe", 4096, 32, 0, 32, 2048},
+      {"granitemoehybrid", 4096, 32, 0, 32, 2048},
+      {"granitemoeshared", 4096, 32, 0, 32, 2048},
+      {"granitemoeswa", 4096, 32, 0, 32, 2048},
+      {"graniteswa", 2560, 20, 4, 24, 8192},
+      {"helium", 2560, 20, 0, 24, 4096},
+      {"higgsaudiov2", 3072, 24, 8, 28, 2048},
+      {"hrm", 1536, 12, 0, 128, 2048},
+      {"hunyuanv1dense", 4096, 32, 0, 32, 2048},
+      {"hunyuanv1moe", 4096, 32, 0, 32, 2048},
+      {"hunyuanvl", 4096, 32, 0, 32, 2048},
+      {"hyperclovax", 4096, 32, 0, 32, 2048},
+      {"hyv3", 4096, 64, 8, 80, 131072},
+      {"jais2", 3328, 26, 0, 32, 8192},
+      {"jetmoe", 2048, 32, 16, 12, 4096},
+      {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
+      {"kyutaispeechto", 2048, 32, 0, 48, 750},
+      {"laguna", 2048, 48, 8, 40, 131072},
+      {"lasrencoder", 512, 8, 0, 17, 10000},
+      {"lfm2", 2560, 32, 8, 32, 128000},
+      {"lfm2moe", 2048, 32, 8, 32, 128000},
+      {"llama", 4096, 32, 0, 32, 2048},
+      {"llama4", 5120, 40, 8, 48, 131072},
+      {"longcatflash", 6144, 64, 0, 56, 131072, 128, 64},
+      {"mellum", 2304, 32, 4, 28, 131072},
+      {"mimi", 512, 8, 0, 8, 8000},
+      {"mimov2flash", 4096, 64, 4, 48, 131072},
+      {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
+      {"minimax", 4096, 32, 8, 32, 131072},
+      {"minimaxm2", 3072, 48, 8, 62, 196608},
+      {"ministral", 4096, 32, 8, 32, 131072},
+      {"ministral3", 4096, 32, 8, 34, 262144},
+      {"mistral", 4096, 32, 8, 32, 131072},
+      {"mistral4", 4096, 32, 0, 36, 1048576, 64, 64},
+      {"mixtral", 4096, 32, 8, 32, 131072},
+      {"mllama", 4096, 32, 8, 40, 131072},
+      {"modernbert", 768, 12, 0, 22, 8192},
+      {"modernbertdecoder", 768, 12, 0, 22, 8192},
+      {"moonshine", 288, 8, 0, 6, 512},
+      {"moonshinestreaming", 320, 8, 0, 6, 4096},
+      {"moshi", 4096, 32, 0, 32, 3000},
+      {"museglimmer", 6656, 32, 2, 52, 131072},
+      {"museglimmerassistant", 6656, 32, 8, 5, 131072},
+      {"nanochat", 768, 6, 0, 12, 2048},
+      {"nemotron", 6144, 48, 0, 32, 4096},
+      {"nomicbert", 768, 12, 0, 12, 2048},
+      {"olmo", 4096, 32, 0, 32, 2048},
+      {"olmo2", 4096, 32, 0, 32, 2048},
+      {"olmo3", 4096, 32, 0, 32, 2048},
+      {"olmoe", 2048, 16, 0, 16, 4096},
+      {"olmohybrid", 3840, 30, 0, 32, 65536},
+      {"openaiprivacyfilter", 640, 14, 2, 8, 131072},
+      {"paddleocrvl", 1024, 16, 2, 18, 131072},
+      {"peaudioencoder", 1792, 14, 0, 6, 10000},
+      {"persimmon", 4096, 64, 0, 36, 16384},
+      {"phi", 2048, 32, 0, 24, 2048},
+      {"phi3", 3072, 32, 0, 32, 4096},
+      {"phi4multimodal", 3072, 32, 8, 32, 131072},
+      {"phimoe", 4096, 32, 8, 32, 131072},
+      {"qwen2", 4096, 32, 0, 32, 32768},
+      {"qwen25omni", 3584, 28, 4, 28, 32768},
+      {"qwen25omnitalker", 3584, 28, 4, 28, 32768},
+      {"qwen25vl", 8192, 64, 8, 80, 32768},
+      {"qwen2moe", 2048, 16, 0, 24, 32768},
+      {"qwen2vl", 8192, 64, 8, 80, 32768},
+      {"qwen3", 4096, 32, 0, 32, 32768},
+      {"qwen35", 4096, 16, 4, 32, 32768},
+      {"qwen35moe", 2048, 16, 2, 40, 32768},
+      {"qwen3moe", 2048, 32, 4, 24, 32768},
+      {"qwen3next", 2048, 16, 2, 48, 32768},
+      {"qwen3omnimoe", 2048, 28, 4, 28, 32768},
+      {"qwen3omnimoetalker", 1024, 16, 2, 20, 32768},
+      {"qwen3omnimoetalkercodepredictor", 1024, 16, 8, 5, 32768},
+      {"qwen3vl", 4096, 32, 0, 32, 128000},
+      {"qwen3vlmoe", 2048, 16, 0, 24, 128000},
+      {"seedoss", 4096, 80, 8, 64, 524288},
+      {"smollm3", 2048, 16, 4, 36, 32768},
+      {"solaropen", 4096, 64, 8, 48, 131072},
+      {"stablelm", 2560, 32, 0, 32, 4096},
+      {"starcoder2", 3072, 24, 2, 30, 4096},
+      {"step3p5", 4096, 64, 8, 45, 128000},
+      {"t5gemma2", 2304, 8, 4, 26, 131072},
+      {"t5gemma2decoder", 2304, 8, 4, 26, 131072},
+      {"t5gemmamodule", 2304, 8, 4, 26, 8192},
+      {"timesfm25", 1280, 16, 0, 20, 16384},
+      {"vaultgemma", 2304, 8, 4, 26, 8192},
+      {"voxtralrealtime", 4096, 32, 8, 32, 131072},
+      {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
+      {"xcodec2", 1024, 16, 0, 12, 4096},
+      {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
+      {"zamba2", 2560, 32, 0, 54, 4096},
+      {"zaya", 2048, 8, 2, 40, 131072},
+  };
+  for (const Sizes& one : sizes)
+    if (one.architecture == architecture) return &one;
+  return nullptr;
+}
+/// Lets a text model in a dictionary of its own have the sizes of its class. A number of layers is not
+/// assumed beside a list that has a value for each of them.
+template <class J>
+void assume_sizes(json_reader<J>& text, std::string_view architecture) {
+  const class_sizes* sizes = class_sizes_of(architecture);
+  if (!sizes) return;
+  const auto assume = [&](double value, std::initializer_list<const char*> names) {
+    bool given = !(value > 0);
+    for (const char* name : names) given = given || text.has(name);
+    if (!given) text.assume(*names.begin(), value);
+  };
+  assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
+  assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto heads =
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto key_heads = static_cast<Index>(sizes->key_heads);
+  const bool divides = key_heads > 0 && heads.value_or(0) % key_heads == 0;
+  assume(divides ? sizes->key_heads : 0, {"num_key_value_heads", "multi_query_group_num",
+                                          "num_attention_groups", "decoder_num_key_value_heads"});
+  assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
+                         "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
+                         "layer_rope_theta", "hybrid_layer_pattern", "compress_ratios"});
+  assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
+  assume(sizes->nope_channels, {"qk_nope_head_dim"});
+  assume(sizes->rotated_channels, {"qk_rope_head_dim"});
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SIZES_HPP
+
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
 /// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
@@ -10590,14 +11253,31 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   if (value->is_string()) return value->template get<std::string>() == record.turns_word;
   return value->is_object() && json_reader<J>(value, "").has("rope_theta");
 }
+/// Throws where a file says of an architecture in which nothing rotates that something does.
+///
+/// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
+template <class J>
+void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
+                                const std::string& architecture) {
+  if (!text.boolean("mla_use_nope").value_or(true))
+    text.refuse("mla_use_nope",
+                "is false, but nothing rotates in the code of " + architecture +
+                    " that is known; remove the key to describe the model as that code has it");
+  const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
+  if (rotated.value_or(0) > 0)
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
+                                        " that is known, got " + std::to_string(*rotated));
+}
 template <class J>
 unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
   const std::string name = plain_architecture(architecture);
   if (const refused_architecture* refused = refused_architecture_of(name);
-      refused && refused->kind == refusal::no_turn)
+      refused && refused->kind == refusal::no_turn) {
+    check_that_nothing_rotates(text, name, architecture);
     return {
         std::string(refused->reason), "model_type",
-        "is one in which nothing turns: it has " + std::string(refused->reason) + ", got " + architecture};
+        "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
+  }
   const hugging_face_record* known = hugging_face_record_of(name);
   const hugging_face_record record = known ? *known : hugging_face_record{};
   if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
@@ -10608,7 +11288,9 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not turn"};
-  if (text.index("qk_rope_head_dim", range::whole) == 0)
+  if (!known && text.boolean("mla_use_nope").value_or(false))
+    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
+  if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
   if (text.boolean("alibi").value_or(false))
     return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
@@ -10636,16 +11318,25 @@ class hugging_face_importer {
       : length_(length),
         given_layout_(layout),
         without_rope_(without_rope),
-        outer_(&config, ""),
-        text_(text_of(config, outer_)) {}
+        parts_(config),
+        outer_(parts_.outer()),
+        text_(parts_.text()) {}
   model_rope result() {
     model_.source = "Hugging Face";
-    model_.architecture = architecture_of(outer_, text_);
-    if (const auto* known = hugging_face_record_of(plain_architecture(model_.architecture)))
+    model_.architecture = architecture();
+    const std::string plain = plain_architecture(model_.architecture);
+    if (const auto* known = hugging_face_record_of(plain)) {
+      json_reader<J>(text_).number("sliding_window", range::window);  // throws, also where it has no effect
       text_.hide(keys_not_read(*known));
+    }
+    if (!outer_.empty()) assume_sizes(text_, plain);
+    if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
-    defaults_ = record_of(text_, model_.architecture, given_layout_);
+    if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
+      text_.refuse("model_type",
+                   "is of a model of several parts, got " + model_.architecture + parts_.hint());
+    defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
@@ -10653,6 +11344,30 @@ class hugging_face_importer {
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
+    note_keys(" is not understood and has no effect");
+    return std::move(model_).finished();
+  }
+ private:
+  /// The name of the text model: its own, else that of the nearest dictionary around it.
+  std::string architecture() {
+    std::string name = name_of_part(text_);
+    for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
+      name = name_of_part(outer_[i - 1]);
+      const std::string by_default = default_text_architecture(name);
+      if (by_default.empty()) continue;
+      warn(text_.path() + "model_type is not given; assumed " + by_default + ", the default of " + name);
+      return by_default;
+    }
+    if (name.empty()) text_.missing("model_type", "it decides the layout");
+    if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
+    // DeepSeek-VL2 and DeepSeek-OCR, whose code then takes the attention class of Llama.
+    warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
+    return "deepseek_ocr2_text";
+  }
+  /// Names the keys that speak of positions and have no effect, and the sizes that were assumed.
+  ///
+  /// \param because  what to say of a key of the text model
+  void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
@@ -10660,65 +11375,66 @@ class hugging_face_importer {
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
       else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
-        warn(text_.path() + key + " is not understood and has no effect");
+        warn(text_.path() + key +
+             (is_overruled(key) ? " is overruled by " + text_.path() + "layer_types" : because));
     }
-    note_outer_keys();
-    note_inner_keys();
-    return std::move(model_).finished();
+    for (std::size_t i = 0; i < outer_.size(); ++i)
+      for (const std::string& key : outer_[i].unasked())
+        if (speaks_of_rope(key))
+          warn(outer_[i].path() + key + " lies beside " + parts_.keys()[i] + " and has no effect");
+    note_inner_keys(because);
+    text_.each_assumed([&](const std::string& key, double value) {
+      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
+           model_.architecture);
+    });
   }
- private:
-  /// A multimodal model describes its language model in a dictionary of its own.
-  static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
-    if (const J* text = outer.object("text_config")) return {text, "text_config."};
-    return {&config, ""};
+  /// Whether a key says by a period what layer_types says of every layer.
+  bool is_overruled(const std::string& key) {
+    constexpr std::string_view periods =
+        " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
+    return is_listed(periods, key) && text_.has("layer_types");
   }
-  /// The keys of a dictionary that speak of rope, but for one that is read, each with the path in front.
-  static void add_inner_keys(const J& dictionary, const std::string& path, std::string_view read,
-                             std::vector<std::string>& keys) {
-    for (const auto& item : dictionary.items())
-      if (item.key() != read && !item.value().is_null() && speaks_of_rope(item.key()))
-        keys.push_back(path + item.key());
-  }
-  /// Names the keys without effect in the dictionaries that are read but for the rope dictionaries, and what
-  /// other parts of a model have. Towers of vision and sound are named once each; what quantization_config
-  /// says is about weights.
-  void note_inner_keys() {
+  /// Names the keys without effect in all dictionaries that are not rope dictionaries. Other parts of the
+  /// model are named once each. quantization_config is about weights, and scales there are those of weights.
+  void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
+    const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
+    const auto narrow = [](const std::string& key) { return speaks_of_positions(key); };
     if (const J* attention = text_.object("attn_config"))
-      add_inner_keys(*attention, text_.path() + "attn_config.", "rope_theta", keys);
+      add_inner_keys(
+          *attention, text_.path() + "attn_config.",
+          [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items())
         if (layer.value().is_object())
-          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", "", keys);
-    for (auto* reader : {&text_, &outer_}) {
-      if (reader == &outer_ && text_.path().empty()) break;
-      reader->each_unasked([&](const std::string& key, const J& part) {
-        if (!key.ends_with("_config") || key == "quantization_config" || !part.is_object()) return;
-        if (key == "vision_config" || key == "audio_config")
-          note_tower(reader->path() + key, part);
+          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", wide, keys);
+    const auto add = [&](const json_reader<J>& reader, bool is_text) {
+      reader.each_unasked([&](const std::string& key, const J& part) {
+        if (speaks_of_rope(key)) return;  // named already
+        const std::string path = reader.path() + key;
+        if (key == "quantization_config")
+          add_inner_keys(part, path + ".", narrow, keys);
+        else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config"))
+          note_part(path, part);
         else
-          add_inner_keys(part, reader->path() + key + ".", "", keys);
+          add_inner_keys(part, path + ".", wide, keys);
       });
-    }
+    };
+    add(text_, true);
+    for (const json_reader<J>& reader : outer_) add(reader, false);
     sort_distinct(keys);
-    for (const std::string& key : keys) warn(key + " is not understood and has no effect");
+    for (const std::string& key : keys) warn(key + because);
   }
   /// Names a part of the model that is never read, where it rotates or slides in a way of its own.
-  void note_tower(const std::string& path, const J& part) {
+  void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
-    add_inner_keys(part, "", "", keys);
+    add_inner_keys(
+        part, "", [](const std::string& key) { return speaks_of_rope(key); }, keys);
     if (keys.empty()) return;
-    constexpr std::size_t most = 4;  // keys in the warning
+    sort_distinct(keys);
     std::string names;
-    for (std::size_t i = 0; i < (std::min)(most, keys.size()); ++i) names += (i > 0 ? ", " : "") + keys[i];
-    if (keys.size() > most) names += " and " + std::to_string(keys.size() - most) + " more";
-    warn(path + " is not read, for it tells of another part of the model: " + names);
-  }
-  /// Names what lies beside text_config and would have had a meaning inside.
-  void note_outer_keys() {
-    if (text_.path().empty()) return;
-    for (const std::string& key : outer_.unasked())
-      if (speaks_of_rope(key)) warn(key + " lies beside text_config and has no effect");
+    for (const std::string& key : keys) names += (names.empty() ? "" : ", ") + key;
+    warn(path + " is not read: it describes another part of the model, with " + names);
   }
   std::optional<Index> count_of_layers() {
     return text_.index_of(
@@ -10730,14 +11446,20 @@ class hugging_face_importer {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
-    model_.key_heads = text_
-                           .index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                      "decoder_num_key_value_heads"})
-                           .value_or(model_.query_heads);
-    for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
-      if (const auto context = text_.number(key, range::positive);
-          context && detail::equal(model_.max_position, 0))
-        model_.max_position = *context;
+    auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                                     "decoder_num_key_value_heads"});
+    if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
+      key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
+    model_.key_heads = key_heads.value_or(model_.query_heads);
+    std::string holds;
+    for (const char* key : context_keys) {
+      const auto context = text_.number(key, range::positive);
+      if (!context) continue;
+      if (holds.empty())
+        model_.max_position = *context, holds = key;
+      else if (!detail::equal(*context, model_.max_position) && text_.has(key))
+        warn(text_.path() + key + " is overruled by " + text_.path() + holds);
+    }
   }
   /// The description of a model of which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
@@ -10745,26 +11467,53 @@ class hugging_face_importer {
     add_sizes();
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
+    note_keys(" has no effect, because nothing rotates");
     return std::move(model_).finished();
   }
   void add_layers() {
     const auto layers = layers_ = count_of_layers();
-    const auto window = text_.number("sliding_window", range::window),
+    const char* const key = window_key(text_, defaults_);
+    const auto window = text_.number(key, range::window),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
-                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
+                        (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     end_with_full_layer();
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
+    model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;
+    if (defaults_.swa_keys) read_swa_keys();
     model_.keys_are_values = defaults_.form == dictionary_form::compressed;
     add_sizes();
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
+    if (defaults_.window == window_span::chunks)
+      if (const auto chunk = text_.index("attention_chunk_size"))
+        warn(text_.path() + "attention_chunk_size is " + std::to_string(*chunk) +
+             ": layers that rotate attend within chunks of so many tokens, which no window says");
+  }
+  /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.
+  ///
+  /// Source:  Hugging Face transformers, models/mimo_v2_flash; mlx-lm, mimo_v2_flash.py
+  void read_swa_keys() {
+    const bool of_sliding = text_.boolean("add_swa_attention_sink_bias").value_or(true),
+               of_full = text_.boolean("add_full_attention_sink_bias").value_or(false);
+    model_.sink_logits = of_sliding || of_full;
+    if (of_sliding != of_full)
+      for (std::size_t i = 0; i < model_.layers.size(); ++i)
+        if ((model_.layers[i] == defaults_.full_type ? of_full : of_sliding) == false)
+          model_.layers_without_sinks.push_back(static_cast<Index>(i));
+    const auto size = text_.number("sliding_window_size", range::window),
+               window = text_.number("sliding_window", range::window);
+    if (size && window && !detail::equal(*size, *window))
+      warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
+    const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
+    if (by_pattern && text_.has("layer_types") && *by_pattern != model_.layers)
+      warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
   /// Names types of layers that say who slides where the class does not ask them.
   void note_unread_types() {
@@ -10786,7 +11535,8 @@ class hugging_face_importer {
   /// Names the window of the class, where the file has none and layers slide.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
-    if (detail::equal(assumed, 0) || text_.has("sliding_window") || text_.has("local_attention") ||
+    if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
+        text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
     const bool both_sides = defaults_.window == window_span::both_sides;
@@ -10830,7 +11580,9 @@ class hugging_face_importer {
   double length_;
   std::optional<layout_kind> given_layout_;
   model_without_rope without_rope_;
-  json_reader<J> outer_, text_;
+  parts_of_config<J> parts_;
+  std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
+  json_reader<J> text_;
   hugging_face_record defaults_ = {};
   std::optional<Index> layers_ = {};  // how many
   model_draft model_ = {};
@@ -10876,12 +11628,14 @@ struct hugging_face_options {
   model_without_rope without_rope = model_without_rope::refuse;
 };
 /// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
-/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a multimodal model it
-/// reads `text_config`.
+/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a file with
+/// several parts it reads the language model: `text_config`, `thinker_config`, `llm_config`,
+/// `language_config`, `language_model` or `decoder`, also one in another.
 ///
 /// The layout is that of the weights Hugging Face distributes for the architecture. An absent key has the
-/// value that the configuration class of transformers fills in; each such assumption is in the warnings, and
-/// so is every key of the rope dictionary that has no effect.
+/// value that the configuration class of transformers fills in. Each such assumption is in the warnings by
+/// the name of its key, and so is every key without effect that speaks of positions, windows or scales,
+/// wherever it lies in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
@@ -12395,14 +13149,15 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
                 " turns the output of attention back, which a call of attention does not; call rotate, "
                 "attention and unrotate"));
   const auto got = static_cast<Index>(sink_logits.size());
-  if (model.sink_logits && got != q.heads)
+  const bool has_sinks = model.layer_has_sinks(layer);
+  if (has_sinks && got != q.heads)
     ROPE_THROW(std::invalid_argument,
                message(function, ": sink_logits must be those of the checkpoint, one for each of ", q.heads,
                        " query heads, got ", got, " for layer ", layer));
-  if (!model.sink_logits && got > 0)
+  if (!has_sinks && got > 0)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be empty, for this model has none, got ", got,
-                       " for layer ", layer));
+               message(function, ": sink_logits must be empty, for this ",
+                       model.sink_logits ? "layer" : "model", " has none, got ", got, " for layer ", layer));
   options.sink_logits = sink_logits;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
     const auto source = position_source(positions, q.tokens);
@@ -12429,7 +13184,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   (check_view(function, k), ...);
   (check_same_tokens(function, q, k), ...);
   check_memory(function, q, k...);
-  const auto check_channels = [&](const auto& x) {
+  [[maybe_unused]] const auto check_channels = [&](const auto& x) {
     if (share_first_elements(q, x))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": q and k must not share channels, got one buffer for both"));
@@ -12476,14 +13231,14 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param tables       of the model, for the positions that are used
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
-/// \param sink_logits  [q.heads], where the model has them in its weights (gpt-oss); else empty
+/// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
 /// \return  attention_of_layer(layer) with these sink_logits, which must outlive what is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
-///            not those of such a model, heads have another size, or keys are values too (DeepSeek V4),
+///            the layer has none, heads have another size, or keys are values too (DeepSeek V4),
 ///            whose output has to be turned back; q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, where the layer scales, `scale_queries`
