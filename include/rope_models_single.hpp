@@ -11503,6 +11503,9 @@ class hugging_face_importer {
     const bool of_sliding = text_.boolean("add_swa_attention_sink_bias").value_or(true),
                of_full = text_.boolean("add_full_attention_sink_bias").value_or(false);
     model_.sink_logits = of_sliding || of_full;
+    if (of_sliding != of_full && model_.layers.empty())
+      warn(text_.path() + "num_hidden_layers is not given: only layers that " +
+           (of_sliding ? "slide" : "attend fully") + " have sink logits");
     if (of_sliding != of_full)
       for (std::size_t i = 0; i < model_.layers.size(); ++i)
         if ((model_.layers[i] == defaults_.full_type ? of_full : of_sliding) == false)

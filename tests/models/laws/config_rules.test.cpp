@@ -211,6 +211,9 @@ TEST_CASE("MiMo-V2: which layers slide, and which have sinks", "[models][config_
   CHECK(sinks({{"add_swa_attention_sink_bias", false}, {"add_full_attention_sink_bias", true}}) ==
         "100001 some");
   CHECK(sinks({{"add_swa_attention_sink_bias", false}}) == "000000 none");
+  const auto uncounted = model_of("mimo_v2_flash", {{"num_hidden_layers", nullptr}, {"sliding_window", 64}});
+  CHECK(has_warning(uncounted.warnings,
+                    "num_hidden_layers is not given: only layers that slide have sink logits"));
   // The bases and the share are those of the file, and layers that slide may have heads of their own.
   const auto other =
       model_of("mimo_v2_flash", changed(changed(mimo, pattern), {{"rope_theta", 640000},
