@@ -4000,15 +4000,6 @@ EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
                                               lanes<P> / 2>())::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
-/// Which lanes are above 0, and lanes of a where they are, else of b.
-template <class P>
-EIGEN_ALWAYS_INLINE P positive_lanes(const P& a) {
-  return Eigen::internal::pcmp_lt(Eigen::internal::pzero(a), a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P select(const P& mask, const P& a, const P& b) {
-  return Eigen::internal::pselect(mask, a, b);
-}
 /// The lanes of P as 32-bit integers, for P of float.
 template <class P>
 using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
@@ -4137,9 +4128,21 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
     for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
+  const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
+  std::memcpy(to, &both, sizeof both);
+}
+#endif
 /// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
-/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
-/// faster depends on how often entries are loaded (kernel_variant). bfloat16 is always split, at no cost.
+/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many. bfloat16 is split
+/// at no cost.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4190,21 +4193,41 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
+#if defined(EIGEN_VECTORIZE_SSE)
+// The order of load_pairs: of every 128 bits, the first half comes from the first half of the register.
+EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
+EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_permute4x64_pd(a, 0xd8);
+#else
+  const __m128d low = _mm256_castpd256_pd128(a), high = _mm256_extractf128_pd(a, 1);
+  return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_unpacklo_pd(low, high)), _mm_unpackhi_pd(low, high),
+                              1);
+#endif
+}
+EIGEN_ALWAYS_INLINE __m256 in_order_of_pairs(__m256 a) {
+  return _mm256_castpd_ps(in_order_of_pairs(_mm256_castps_pd(a)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512d in_order_of_pairs(__m512d a) {
+  return _mm512_permutexvar_pd(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), a);
+}
+EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
+  return _mm512_castpd_ps(in_order_of_pairs(_mm512_castps_pd(a)));
+}
+#endif
 /// One table entry per pair, in the order of load_pairs.
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    return load<P>(entries);
-  } else {
-    // Of every 128 bits, the first half comes from the first register.
-    constexpr int half = int(8 / sizeof(A));
-    A ordered[lanes<P>];
-    for (int i = 0; i < lanes<P>; ++i) {
-      const int block = i / (2 * half), place = i % (2 * half);
-      ordered[i] = entries[block * half + place % half + (place < half ? 0 : lanes<P> / 2)];
-    }
-    return load<P>(ordered);
-  }
+  const P all = load<P>(entries);
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+    return all;
+  else
+    return P(in_order_of_pairs(all));
 }
 /// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
 /// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
@@ -4264,25 +4287,61 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 }  // namespace rope
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
-/// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
+/// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
+/// registers while the same channels of every head pass through them. Each pair (u, v) becomes
 ///
 ///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
 ///
-/// in every path below, so packets of any width, scalars, both layouts and any stride agree in every bit.
+/// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
+/// stride.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// Bytes.
+inline constexpr Index line_of_cache = 64;
+inline Index behind_line(const void* x) {
+  return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
+}
 /// One row of a table, and the direction it is used in.
 ///
 /// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
 ///                  they are
-template <class S, bool inverse>
+template <class S, bool is_inverse>
 struct table_row {
+  static constexpr bool inverse = is_inverse;
   const S* cos;
   const S* sin;
   Index pairs;
   S scale;
+  const S* cos_from(Index pair) const { return cos + pair; }
+  const S* sin_from(Index pair) const { return sin + pair; }
+};
+/// The same row, beginning with pair `before`: pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet
+/// of n entries may be read from any multiple of n on.
+template <class S, bool is_inverse, int n>
+struct turned_row {
+  static constexpr bool inverse = is_inverse;
+  Index pairs;
+  S scale;
+  turned_row(const table_row<S, inverse>& row, Index before)
+      : pairs(row.pairs),
+        scale(row.scale),
+        whole_((row.pairs - before) / n * n),
+        cos_(row.cos + before),
+        sin_(row.sin + before) {
+    const Index end = pairs - before;
+    for (Index i = whole_; i < pairs; ++i) {
+      last_cos_[i - whole_] = row.cos[i < end ? i + before : i - end];
+      last_sin_[i - whole_] = row.sin[i < end ? i + before : i - end];
+    }
+  }
+  const S* cos_from(Index pair) const { return pair < whole_ ? cos_ + pair : last_cos_ + (pair - whole_); }
+  const S* sin_from(Index pair) const { return pair < whole_ ? sin_ + pair : last_sin_ + (pair - whole_); }
+ private:
+  Index whole_;  // pairs in packets without pair 0
+  const S* cos_;
+  const S* sin_;
+  S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
 /// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the
 /// same.
@@ -4293,208 +4352,293 @@ struct token_heads {
   Index heads;
   Index in_stride;
   Index out_stride;
+  /// Heads [first, first + count).
+  token_heads range(Index first, Index count) const {
+    return {in + first * in_stride, out + first * out_stride, count, in_stride, out_stride};
+  }
 };
-/// Rotates pairs [first, row.pairs) of every head, one at a time, for any layout and any mix of types.
-template <class Layout, class T, class S, bool inverse>
-void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
+/// Rotates pairs [first, last) of every head, one at a time, for any layout and any mix of types.
+template <class Layout, class T, class Row>
+EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index first, Index last) {
+  using S = decltype(Row::scale);
   using A = std::common_type_t<arithmetic<T>, S>;
-  for (Index h = 0; h < x.heads; ++h) {
-    const T* in = x.in + h * x.in_stride;
-    T* out = x.out + h * x.out_stride;
-    for (Index i = first; i < row.pairs; ++i) {
-      const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
-      const A c = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
-      const A s = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
+  for (Index i = first; i < last; ++i) {
+    const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
+    const A c = static_cast<A>(Row::inverse ? *row.cos_from(i) * row.scale : *row.cos_from(i));
+    const A s = static_cast<A>(Row::inverse ? *row.sin_from(i) * -row.scale : *row.sin_from(i));
+    const T* in = x.in;
+    T* out = x.out;
+    for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride) {
       const A a = static_cast<A>(in[u]), b = static_cast<A>(in[v]);
       out[u] = rounded<T>(multiply_add(a, c, b * -s));
       out[v] = rounded<T>(multiply_add(b, c, a * s));
     }
   }
 }
-/// The entries of a table row from pair `first` on as one packet, or as its even and odd entries; in the
-/// inverse rotation times `factor`.
-template <class P, bool inverse, class S>
-EIGEN_ALWAYS_INLINE P held_entries(const S* entries, S factor) {
-  return inverse ? multiply(load<P>(entries), fill<P>(factor)) : load<P>(entries);
-}
-template <class P, bool inverse, class S>
-EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
-  const auto [even, odd] = load_even_odd<P>(entries);
-  return inverse ? even_odd<P>{multiply(even, fill<P>(factor)), multiply(odd, fill<P>(factor))}
-                 : even_odd<P>{even, odd};
-}
-/// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
-/// and the rotation of these pairs in one head.
-///
-/// `read` takes the head's first channel of the run and what `read_early` returned for it. The two channels
-/// of a half_split pair are half a head apart: a block reads the first channels of all its steps early and
-/// then the second ones, so that memory is read in its order. Where the two halves are read in turn and are
-/// more than 256 bytes apart, processors do not fetch ahead (0.58 of the speed of x *= a, in order 0.93; Zen
-/// 4).
-///
-/// \tparam split_even_odd  even and odd channels are split into two packets; interleaved, these are the first
-///                and the second channels of pairs
-template <class Layout, class T, class P, bool split_even_odd>
+/// The table entries of `pairs` pairs from pair `first` on, in the order of the channels' lanes, and the
+/// rotation of these pairs in one head: `in` is the head's first channel of them, `half` the number of pairs
+/// of the row.
+template <class Layout, class T, class P>
 struct rotation_step;
-/// What read_early returns where the two channels of a pair are neighbours.
-struct nothing_read {};
 /// half_split: u and v are each contiguous.
 template <class T, class P>
-struct rotation_step<half_split, T, P, false> {
-  static constexpr Index pairs = lanes<P>;
+struct rotation_step<half_split, T, P> {
+  static constexpr Index pairs = lanes<P>, channels = pairs;
   P c, s;
-  template <class S, bool inverse>
-  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
-      : c(held_entries<P, inverse>(row.cos + first, row.scale)),
-        s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
-  struct channels {
-    P u, v;
-  };
-  EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return in_register(load<P>(in)); }
-  EIGEN_ALWAYS_INLINE static channels read(const P& u, const T* in, Index row_pairs) {
-    return {u, load<P>(in + row_pairs)};
+  template <class Row>
+  EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
+      : c(load<P>(row.cos_from(first))), s(load<P>(row.sin_from(first))) {
+    if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
-  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index row_pairs) const {
-    store(out, multiply_subtract(x.u, c, multiply(x.v, s)));
-    store(out + row_pairs, multiply_add(x.v, c, multiply(x.u, s)));
+  EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
+  EIGEN_ALWAYS_INLINE void rotate(const P& u, const T* in, T* out, Index half) const {
+    const P v = load<P>(in + half);
+    store(out, multiply_subtract(u, c, multiply(v, s)));
+    store(out + half, multiply_add(v, c, multiply(u, s)));
   }
 };
-/// interleaved: a packet holds lanes / 2 whole pairs.
-template <class T, class P>
-struct rotation_step<interleaved, T, P, false> {
-  static constexpr Index pairs = lanes<P> / 2;
-  P c, s;
-  template <class S, bool inverse>
-  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
-      : c(inverse ? multiply(load_each_twice<P>(row.cos + first), fill<P>(row.scale))
-                  : load_each_twice<P>(row.cos + first)),
-        s(multiply(
-            load_each_twice<P>(row.sin + first),
-            inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>())) {}
-  using channels = P;
-  EIGEN_ALWAYS_INLINE static nothing_read read_early(const T* /*in*/) { return {}; }
-  EIGEN_ALWAYS_INLINE static channels read(nothing_read, const T* in, Index /*row_pairs*/) {
-    return load<P>(in);
-  }
-  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index /*row_pairs*/) const {
-    store(out, multiply_add(x, c, multiply(swap_neighbours(x), s)));
-  }
-};
-/// half_split in bfloat16, even and odd channels split.
+/// half_split in bfloat16, which is loaded and stored as even and odd channels.
 template <class P>
-struct rotation_step<half_split, Eigen::bfloat16, P, true> {
-  using T = Eigen::bfloat16;
-  static constexpr Index pairs = 2 * lanes<P>;
+struct rotation_step<half_split, Eigen::bfloat16, P> {
+  static constexpr Index pairs = 2 * lanes<P>, channels = pairs;
   even_odd<P> c, s;
-  template <class S, bool inverse>
-  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
-      : c(held_even_odd<P, inverse>(row.cos + first, row.scale)),
-        s(held_even_odd<P, inverse>(row.sin + first, -row.scale)) {}
-  struct channels {
-    even_odd<P> u, v;
-  };
-  EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) {
+  template <class Row>
+  EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
+      : c(load_even_odd<P>(row.cos_from(first))), s(load_even_odd<P>(row.sin_from(first))) {
+    if constexpr (Row::inverse) {
+      c = {multiply(c.even, fill<P>(row.scale)), multiply(c.odd, fill<P>(row.scale))};
+      s = {multiply(s.even, fill<P>(-row.scale)), multiply(s.odd, fill<P>(-row.scale))};
+    }
+  }
+  EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const Eigen::bfloat16* in) {
     const auto [even, odd] = load_even_odd<P>(in);
-    return {in_register(even), in_register(odd)};
+    return {even, odd};
   }
-  EIGEN_ALWAYS_INLINE static channels read(const even_odd<P>& u, const T* in, Index row_pairs) {
-    return {u, load_even_odd<P>(in + row_pairs)};
-  }
-  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index row_pairs) const {
-    const auto& [u, v] = x;
+  EIGEN_ALWAYS_INLINE void rotate(const even_odd<P>& u, const Eigen::bfloat16* in, Eigen::bfloat16* out,
+                                  Index half) const {
+    const auto v = load_even_odd<P>(in + half);
     store_even_odd(out, multiply_subtract(u.even, c.even, multiply(v.even, s.even)),
                    multiply_subtract(u.odd, c.odd, multiply(v.odd, s.odd)));
-    store_even_odd(out + row_pairs, multiply_add(v.even, c.even, multiply(u.even, s.even)),
+    store_even_odd(out + half, multiply_add(v.even, c.even, multiply(u.even, s.even)),
                    multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
   }
 };
-/// interleaved, even and odd channels split.
+/// interleaved: even channels are the first of pairs, odd ones the second.
 template <class T, class P>
-struct rotation_step<interleaved, T, P, true> {
-  static constexpr Index pairs = lanes<P>;
+requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
+  static constexpr Index pairs = lanes<P>, channels = 2 * pairs;
   P c, s;
-  template <class S, bool inverse>
-  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
-      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
-    if constexpr (inverse) {
-      c = multiply(c, fill<P>(row.scale));
-      s = multiply(s, fill<P>(-row.scale));
-    }
+  template <class Row>
+  EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
+      : c(load_pair_entries<P, T>(row.cos_from(first))), s(load_pair_entries<P, T>(row.sin_from(first))) {
+    if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
-  using channels = even_odd<P>;
-  EIGEN_ALWAYS_INLINE static nothing_read read_early(const T* /*in*/) { return {}; }
-  EIGEN_ALWAYS_INLINE static channels read(nothing_read, const T* in, Index /*row_pairs*/) {
-    return load_pairs<P>(in);
-  }
-  EIGEN_ALWAYS_INLINE void write(const channels& x, T* out, Index /*row_pairs*/) const {
+  EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) { return load_pairs<P>(in); }
+  EIGEN_ALWAYS_INLINE void rotate(const even_odd<P>& x, const T* /*in*/, T* out, Index /*half*/) const {
     const auto& [u, v] = x;
     store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
-template <class Layout, class T, class P, bool split_even_odd>
-inline constexpr Index pairs_in_step = rotation_step<Layout, T, P, split_even_odd>::pairs;
-/// Steps in a block: its table entries take half of the registers.
-template <class Layout, class T, class P, bool split_even_odd>
-inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
-                                              sizeof(rotation_step<Layout, T, P, split_even_odd>);
-template <class Layout, class T, class P, bool split_even_odd>
-inline constexpr Index pairs_in_block =
-    Index(steps_in_block<Layout, T, P, split_even_odd>) * rotation_step<Layout, T, P, split_even_odd>::pairs;
-/// Rotates the pairs of n steps from pair `first` on, of every head.
+/// interleaved, with every table entry in two lanes: a packet holds half as many pairs.
+template <class T, class P>
+struct swapping_step {
+  static constexpr Index pairs = lanes<P> / 2, channels = 2 * pairs;
+  P c, s;  // s: -sin for u, sin for v
+  template <class Row>
+  EIGEN_ALWAYS_INLINE swapping_step(const Row& row, Index first)
+      : c(load_each_twice<P>(row.cos_from(first))),
+        s(multiply(load_each_twice<P>(row.sin_from(first)), alternating_signs<P>())) {
+    if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
+  }
+  EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
+  EIGEN_ALWAYS_INLINE void rotate(const P& x, const T* /*in*/, T* out, Index /*half*/) const {
+    store(out, multiply_add(x, c, multiply(swap_neighbours(x), s)));
+  }
+};
+template <class T, class P>
+requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
+  using swapping_step<T, P>::swapping_step;
+};
+/// Two pairs of floats, of the two or three that may be left at the end of a row; P: a packet of four floats.
+template <class P>
+struct two_floats;
+#if defined(EIGEN_VECTORIZE_SSE)
+template <class P>
+struct rotation_step<half_split, float, two_floats<P>> {
+  static constexpr Index pairs = 2, channels = pairs;
+  P c, s;
+  template <class Row>
+  EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
+      : c(load_two(row.cos_from(first))), s(load_two(row.sin_from(first))) {
+    if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
+  }
+  EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
+  EIGEN_ALWAYS_INLINE void rotate(const P& u, const float* in, float* out, Index half) const {
+    const P v = load_two(in + half);
+    store_two(out, multiply_subtract(u, c, multiply(v, s)));
+    store_two(out + half, multiply_add(v, c, multiply(u, s)));
+  }
+};
+template <class P>
+struct rotation_step<interleaved, float, two_floats<P>> : swapping_step<float, P> {
+  using swapping_step<float, P>::swapping_step;
+};
+inline constexpr bool has_two_floats = true;
+#else
+inline constexpr bool has_two_floats = false;
+#endif
+/// `count` steps one after the other. Structures and not arrays: g++ -O2 keeps arrays in memory.
+template <class Step, int count>
+struct rotation_steps {
+  static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
+  rotation_steps<Step, count - 1> before;
+  Step last;
+  template <class T>
+  struct early {
+    typename rotation_steps<Step, count - 1>::template early<T> before;
+    decltype(Step::read_early(static_cast<const T*>(nullptr))) last;
+  };
+  template <class Row>
+  EIGEN_ALWAYS_INLINE rotation_steps(const Row& row, Index first)
+      : before(row, first), last(row, first + pairs - Step::pairs) {}
+  template <class T>
+  EIGEN_ALWAYS_INLINE static early<T> read_early(const T* in) {
+    return {rotation_steps<Step, count - 1>::read_early(in),
+            Step::read_early(in + channels - Step::channels)};
+  }
+  template <class T>
+  EIGEN_ALWAYS_INLINE void rotate(const early<T>& x, const T* in, T* out, Index half) const {
+    before.rotate(x.before, in, out, half);
+    last.rotate(x.last, in + channels - Step::channels, out + channels - Step::channels, half);
+  }
+};
+template <class Step>
+struct rotation_steps<Step, 0> {
+  template <class T>
+  struct early {};
+  template <class Row>
+  EIGEN_ALWAYS_INLINE rotation_steps(const Row& /*row*/, Index /*first*/) {}
+  template <class T>
+  EIGEN_ALWAYS_INLINE static early<T> read_early(const T* /*in*/) {
+    return {};
+  }
+  template <class T>
+  EIGEN_ALWAYS_INLINE void rotate(const early<T>&, const T* /*in*/, T* /*out*/, Index /*half*/) const {}
+};
+/// Rotates as many pairs of [first, last) as are whole blocks of `count` steps, of every head.
 ///
-/// \tparam tail  the row ends behind these steps, with fewer pairs than a step has: one more step turns its
-///               last pairs, some of which the step before it turns too. It is read before anything is
-///               written, or it would turn these twice in place.
-template <class Layout, class P, bool split_even_odd, bool tail, class T, class S, bool inverse,
-          std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
-                                      Index first) {
-  using step = rotation_step<Layout, T, P, split_even_odd>;
-  const step steps[] = {step(row, first + Index(k) * step::pairs)...};
-  const step last(row, tail ? row.pairs - step::pairs : first);
-  // Local copies: a compiler has to assume that the stores below change x and row, and would read them again.
-  const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
-  constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
-  const Index to_last = stride * (pairs - step::pairs - first);
-  const T* in = x.in + stride * first;
-  T* out = x.out + stride * first;
-  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const decltype(step::read_early(in)) early[] = {
-        step::read_early(in + stride * Index(k) * step::pairs)...};
-    [[maybe_unused]] typename step::channels rest;
-    if constexpr (tail) rest = step::read(step::read_early(in + to_last), in + to_last, pairs);
-    (steps[k].write(step::read(early[k], in + stride * Index(k) * step::pairs, pairs),
-                    out + stride * Index(k) * step::pairs, pairs),
-     ...);
-    if constexpr (tail) last.write(rest, out + to_last, pairs);
+/// \return  the first pair that is left
+template <class Step, int count, class T, class Row>
+EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index first, Index last) {
+  using block = rotation_steps<Step, count>;
+  for (; first + block::pairs <= last; first += block::pairs) {
+    const block entries(row, first);
+    const Index channel = first * (Step::channels / Step::pairs);
+    const T* in = x.in + channel;
+    T* out = x.out + channel;
+    for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride)
+      entries.rotate(entries.read_early(in), in, out, row.pairs);
+  }
+  return first;
+}
+/// Steps in a block: their table entries take half of the registers.
+template <class Layout, class T, class P>
+inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
+                                      int(sizeof(rotation_step<Layout, T, P>));
+/// Rotates pairs [first, last) of every head: in blocks of `count` steps and of fewer, then in packets of
+/// half the width, a quarter, and single pairs. No channel is written twice.
+template <class Layout, class P, int count, class T, class Row>
+EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
+  first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
+  if constexpr (count > 1)
+    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+  else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
+    rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
+  else if (first < last) {  // else a call would cost as much as a short row
+    if constexpr (has_two_floats && std::is_same_v<T, float>)
+      first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
+    rotate_scalars<Layout>(x, row, first, last);
   }
 }
-/// Rotates pairs [first, row.pairs) of every head: as many blocks of n steps as fit, then blocks of fewer
-/// steps, of which the last also turns the pairs that do not fill a step. Rows shorter than a step turn in
-/// smaller packets, or one pair at a time.
-template <class Layout, class P, std::size_t n, bool split_even_odd, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
-  constexpr Index step = rotation_step<Layout, T, P, split_even_odd>::pairs, block = Index(n) * step;
-  constexpr auto steps = std::make_index_sequence<n>{};
-  for (;; first += block) {
-    const Index left = row.pairs - first - block;  // behind another block
-    if (left < 0) break;
-    if (left == 0 || left >= step) {
-      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, first);
-      if (left == 0) return;
-    } else if constexpr (n <= 2) {
-      rotate_block<Layout, P, split_even_odd, true>(steps, x, row, first);
-      return;
-    } else {
-      break;
-    }
-  }
-  if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, split_even_odd>(x, row, first);
-  else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, split_even_odd>(x, row, first);
+/// Whether packets of the arithmetic type of T, which the entries S must be, rotate the pairs of a layout.
+template <class Layout, class T, class S>
+inline constexpr bool rotates_in_packets = false;
+template <class T>
+inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
+    has_packets<T, packet<arithmetic<T>>>;
+template <class T>
+inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
+    has_packets<T, packet<arithmetic<T>>>;
+/// Pairs of a block; 0 where they are rotated one at a time.
+template <class Layout, class T>
+inline constexpr Index pairs_in_block = [] {
+  using P = packet<arithmetic<T>>;
+  if constexpr (rotates_in_packets<Layout, T, arithmetic<T>>)
+    return steps_in_block<Layout, T, P> * rotation_step<Layout, T, P>::pairs;
   else
-    rotate_scalars<Layout>(x, row, first);
+    return 0;
+}();
+/// Rotates heads that follow one another without a gap and do not begin with lines of the cache, interleaved,
+/// from the first line on: a packet as wide as a line would otherwise cross into the next one, each of them.
+/// The row begins with the pair that is first in that line, so that the last packets of a head also hold the
+/// first pairs of the next one.
+///
+/// \param before  pairs before the first line
+template <class Layout, class P, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
+  const turned_row<S, inverse, lanes<P>> turned(row, before);
+  rotate_packets<Layout, half_packet<P>, 1>(x.range(0, 1), row, 0, before);
+  rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(
+      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, turned,
+      0, row.pairs);
+  rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
+}
+/// Rotates every head of one token.
+template <class Layout, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row) {
+  using P = packet<arithmetic<T>>;
+  if constexpr (rotates_in_packets<Layout, T, S>) {
+    Index first = 0;
+    if constexpr (sizeof(P) == line_of_cache) {
+      // Packets as wide as a line would cross into the next one, each of them, where heads do not begin with
+      // lines. So the pairs before the first line are rotated in smaller packets, where that pays: half_split
+      // 0.63 -> 0.75 of the speed of `x *= a` in heads of 128, but 0.80 -> 0.64 in heads of 80.
+      constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
+      const Index past = behind_line(x.in),
+                  pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
+      if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
+          x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
+        if constexpr (pairwise)
+          if (x.heads >= 16 && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
+            rotate_from_line<Layout, P>(x, row, pairs);
+            return;
+          }
+        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, pairs);
+        first = pairs;
+      }
+    }
+    rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
+  } else {
+    rotate_scalars<Layout>(x, row, 0, row.pairs);
+  }
+}
+/// Rotates every head of one token in the order of memory.
+///
+/// \param in_twos      whether two heads share the reads of the row; else one head is rotated after the other
+/// \param reads_ahead  whether the channels of a head are read in the order of memory before it is rotated:
+///                     processors fetch ahead what is read in order, and not two halves that are read in turn
+template <class Layout, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
+                                               bool reads_ahead) {
+  Index h = 0;
+  if (in_twos)
+    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
+  for (; h < x.heads; ++h) {
+    const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
+    if (reads_ahead)
+      for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
+    rotate_token<Layout>(x.range(h, 1), row);
+  }
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -4583,316 +4727,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-
-#ifndef ROPE_ROTATION_DETAIL_SHIFTED_HEADS_HPP
-#define ROPE_ROTATION_DETAIL_SHIFTED_HEADS_HPP
-/// The rotation of heads that do not begin with a cache line. Those in a large std::vector never do: it
-/// begins 16 bytes into one. A packet as wide as a line, read from such a head, crosses into the next line,
-/// and so does every other one, which takes twice as long. But where the heads of a token lie side by side
-/// without a gap, packets may begin with lines if the entries of the table are shifted by as many channels.
-/// The last packet of a head then holds the first channels of the next head too, and its entries are the same
-/// for all heads.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The most packets of one head: the entries of each are held in two registers.
-inline constexpr Index max_shifted_packets = 8;
-/// Whether a line of the cache is one packet, and there are registers for the entries of a head.
-template <class P>
-inline constexpr bool shifts_heads = sizeof(P) == 64 && registers >= 32;
-/// Channels from `x` on to the next packet that begins a line; 0 where that cannot be.
-template <class P, class T>
-Index channels_to_line(const T* x) {
-  const auto past = static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % sizeof(P));
-  return past % Index(sizeof(T)) != 0 || past == 0 ? 0 : (Index(sizeof(P)) - past) / Index(sizeof(T));
-}
-/// interleaved: n = sizeof...(k) packets for each head, of which the last holds the first `shift` channels of
-/// the next head.
-template <class P, class T, class S, bool inverse, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_shifted_pairs(token_heads<T> x, table_row<S, inverse> row, Index shift,
-                                              std::index_sequence<k...>) {
-  using step = rotation_step<interleaved, T, P, false>;
-  constexpr Index L = lanes<P>, n = sizeof...(k);
-  // The entries of the last packet: those of the last pairs, then those of the first ones.
-  S across[std::size_t(2 * L)];
-  const Index from_end = (L - shift) / 2;
-  std::copy_n(row.cos + row.pairs - from_end, from_end, across);
-  std::copy_n(row.cos, L / 2 - from_end, across + from_end);
-  std::copy_n(row.sin + row.pairs - from_end, from_end, across + L);
-  std::copy_n(row.sin, L / 2 - from_end, across + L + from_end);
-  const table_row<S, inverse> wrapped = {across, across + L, row.pairs, row.scale};
-  const auto entries = [&](Index i) {
-    return i + 1 < n ? step(row, shift / 2 + i * step::pairs) : step(wrapped, 0);
-  };
-  const step steps[] = {entries(Index(k))...};
-  // The first and the last packet of the token begin inside of lines and share channels with their
-  // neighbours, so that each is read before its neighbour is written. The last one is not read earlier than
-  // that, as its line is far from the first ones.
-  const Index width = n * L, pairs = row.pairs;
-  const step begin(row, 0), end(row, pairs - step::pairs);
-  const P at_begin = load<P>(x.in);
-  const T* in = x.in + shift;
-  T* out = x.out + shift;
-  for (Index h = 0; h + 1 < x.heads; ++h, in += width, out += width)
-    (steps[k].write(load<P>(in + Index(k) * L), out + Index(k) * L, pairs), ...);
-  const P at_end = load<P>(in + width - shift - L);
-  (void(Index(k) + 1 < n ? (steps[k].write(load<P>(in + Index(k) * L), out + Index(k) * L, pairs), 0) : 0),
-   ...);
-  end.write(at_end, out + width - shift - L, pairs);
-  begin.write(at_begin, x.out, pairs);
-}
-/// Lanes shift .. shift + L - 1 of two packets one after the other.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P lanes_from(Index shift, const P& first, const P& second) {
-  A both[std::size_t(2 * lanes<P>)];
-  store(both, first);
-  store(both + lanes<P>, second);
-  return load<P>(both + shift);
-}
-/// half_split: each half of a head, u and then v, takes m packets. The last packet of u also holds the first
-/// `shift` channels of v, and the last packet of v those of u of the next head. The partners of the channels
-/// in such a packet are in the packets of this kind before it and after it, half a head away:
-///
-///     across     ... | v1  u0' |   u1' v0' |   v1' u0" | ...     (u0 the first channels of u, u1 the last)
-///     with           | u1  v0' |   v1' u0' |   u1' v0" |
-template <class P, class T, class S, bool inverse, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_shifted_halves(token_heads<T> x, table_row<S, inverse> row, Index shift,
-                                               std::index_sequence<k...>) {
-  using step = rotation_step<half_split, T, P, false>;
-  constexpr Index L = lanes<P>, m = sizeof...(k) + 1, pairs = m * L;
-  const step begin(row, 0), end(row, pairs - L), steps[] = {step(row, shift + Index(k) * L)...};
-  const P one = fill<P>(T(1)), minus = fill<P>(T(-1));
-  const auto is_end = positive_lanes(lanes_from<P, T>(shift, one, minus));  // lanes of the end of a half
-  const P c = lanes_from<P, T>(shift, end.c, begin.c),
-          // of packets that end with second channels: u c - v s, then v c + u s
-      s = lanes_from<P, T>(shift, multiply(end.s, minus), begin.s), other_s = multiply(s, minus);
-  const auto turn = [&](const P& own, const P& with, const P& signed_s) {
-    return multiply_add(own, c, multiply(with, signed_s));
-  };
-  // The first and the last packet begin inside of lines and share channels with packets that hold parts of
-  // both halves. Each is read before those are written, and the last one not earlier than that, as its line
-  // is far from the first ones. The others are read in the order of memory.
-  const typename step::channels at_begin = {load<P>(x.in), load<P>(x.in + pairs)};
-  P own_before = at_begin.u, before = lanes_from<P, T>(shift, own_before, at_begin.u);
-  const auto turn_head = [&](const T* in, T* out, bool first, const auto& read_middle) {
-    const P early[] = {step::read_early(in + Index(k) * L)...};
-    const P own = in_register(load<P>(in + (m - 1) * L));
-    if (!first) store(out - L, turn(before, select(is_end, own_before, own), other_s));
-    (steps[k].write(step::read(early[k], in + Index(k) * L, pairs), out + Index(k) * L, pairs), ...);
-    const P middle = read_middle(in + pairs + (m - 1) * L);
-    store(out + (m - 1) * L, turn(own, select(is_end, middle, before), s));
-    own_before = own;
-    before = middle;
-  };
-  const T* in = x.in + shift;
-  T* out = x.out + shift;
-  for (Index h = 0; h + 1 < x.heads; ++h, in += 2 * pairs, out += 2 * pairs)
-    turn_head(in, out, h == 0, [](const T* across) { return in_register(load<P>(across)); });
-  const Index to_end = pairs - L - shift;
-  const typename step::channels at_end = {load<P>(in + to_end), load<P>(in + pairs + to_end)};
-  turn_head(in, out, false, [&](const T*) { return lanes_from<P, T>(shift, at_end.v, at_end.v); });
-  store(out + pairs + to_end, multiply_add(at_end.v, end.c, multiply(at_end.u, end.s)));
-  store(x.out, multiply_subtract(at_begin.u, begin.c, multiply(at_begin.v, begin.s)));
-}
-/// Calls body with an index_sequence of n, in [0, most).
-template <std::size_t most, class Body>
-EIGEN_ALWAYS_INLINE void with_count(Index n, const Body& body) {
-  [&]<std::size_t... i>(std::index_sequence<i...>) {
-    (void(Index(i) == n ? (body(std::make_index_sequence<i>{}), 0) : 0), ...);
-  }
-  (std::make_index_sequence<most>{});
-}
-/// Rotates all heads of a token in packets that begin lines.
-///
-/// \return  false, and nothing is done, where heads begin with lines, have gaps between them, or are no whole
-///          number of packets
-template <class Layout, class P, class T, class S, bool inverse>
-bool rotate_shifted(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr Index L = lanes<P>;
-  const Index shift = channels_to_line<P>(x.in), width = 2 * row.pairs;
-  if (shift == 0 || x.heads < 2 || x.in_stride != width || x.out_stride != width ||
-      channels_to_line<P>(x.out) != shift)
-    return false;
-  if constexpr (std::is_same_v<Layout, interleaved>) {
-    if (shift % 2 != 0 || width % L != 0 || width < 2 * L || width / L > max_shifted_packets) return false;
-    with_count<std::size_t(max_shifted_packets) + 1>(width / L, [&](auto each) {
-      if constexpr (each.size() > 1) rotate_shifted_pairs<P>(x, row, shift, each);
-    });
-  } else {
-    if (row.pairs % L != 0 || row.pairs < 2 * L || width / L > max_shifted_packets) return false;
-    with_count<std::size_t(max_shifted_packets) / 2>(row.pairs / L - 1, [&](auto each) {
-      if constexpr (each.size() > 0) rotate_shifted_halves<P>(x, row, shift, each);
-    });
-  }
-  return true;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ROTATION_DETAIL_SHIFTED_HEADS_HPP
-/// In which order and form the blocks of rotate_kernel.hpp pass through the heads of a token: tuning only, as
-/// all orders and forms give the same bits.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Whether a row of `pairs` pairs is one block, so that one pass over the heads turns all of them. For 16-bit
-/// channels also if it is less than a step: the second pass that this takes costs little.
-template <class Layout, class T, class P, bool split_even_odd>
-bool in_one_pass(Index pairs) {
-  constexpr Index least = sizeof(T) == 2 ? 0 : pairs_in_step<Layout, T, P, split_even_odd>;
-  return pairs >= least && pairs <= pairs_in_block<Layout, T, P, split_even_odd>;
-}
-/// Rotates every head of a token whose row is one block of any length.
-template <class Layout, class P, bool split_even_odd, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_in_one_pass(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr std::size_t most = steps_in_block<Layout, T, P, split_even_odd>;
-  if constexpr (sizeof(T) == 2) {
-    rotate_blocks<Layout, P, most, split_even_odd>(x, row, 0);
-  } else {
-    constexpr Index step = pairs_in_step<Layout, T, P, split_even_odd>;
-    with_count<most + 1>(row.pairs / step, [&](auto each) {
-      if constexpr (each.size() > 0) {
-        if (each.size() == most || row.pairs % step == 0)
-          rotate_block<Layout, P, split_even_odd, false>(each, x, row, 0);
-        else
-          rotate_block<Layout, P, split_even_odd, true>(each, x, row, 0);
-      }
-    });
-  }
-}
-/// Touches the channels of a head in the order of memory, so that they are in the cache when blocks read them
-/// in another order.
-template <class T>
-void read_in_order(const T* channels, Index count) {
-  constexpr Index line = 64;
-  const auto* bytes = reinterpret_cast<const volatile unsigned char*>(channels);
-  for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
-}
-/// Which form of rotation_step is the faster one: whether channels are split.
-template <class Layout, class T>
-struct kernel_variant {
-  /// Where the entries of a row are held in registers while all heads pass through: only for bfloat16. Other
-  /// interleaved channels exchange neighbours, for which every entry stands twice in a register.
-  static constexpr bool split_if_resident = std::is_same_v<T, Eigen::bfloat16>;
-  /// Where the entries of a row are read again for other heads: for interleaved channels too.
-  static constexpr bool split_if_reloaded =
-      split_if_resident ||
-      (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, packet<arithmetic<T>>>);
-  /// Whether the form for held entries is also the faster one from one buffer to another, both larger than a
-  /// core's own cache. For interleaved channels of 32 and 64 bits it is not: it has 0.88 of the speed of a
-  /// copy, the form for entries that are read again 0.98 (AVX-512).
-  static constexpr bool resident_faster_out_of_place =
-      split_if_resident == split_if_reloaded || std::is_same_v<T, Eigen::half>;
-};
-/// Heads that share one read of the table where a row is more than one block and at most two, and the data is
-/// larger than a core's own cache. Reading the row for every head takes as many instructions as rotating it.
-/// Longer rows, of more blocks, are slower that way from memory. (AVX2, Zen 3, share of the speed of x *= a,
-/// heads of 128 floats, one head, two and four: half_split 0.88, 1.0 and 0.93 in a cache that cores share,
-/// 0.93, 1.1 and 0.85 where 64 MiB are taken again and again; interleaved 0.50, 0.68 and 0.72 in such a
-/// cache, 0.72, 0.72 and 0.61 from memory.)
-/// Not measured with 32 registers, where a block holds more pairs.
-inline constexpr Index heads_per_table_read = registers >= 32 ? 1 : 2;
-/// Heads [first, first + heads) of x.
-template <class T>
-token_heads<T> some_heads(const token_heads<T>& x, Index first, Index heads) {
-  return {x.in + first * x.in_stride, x.out + first * x.out_stride, heads, x.in_stride, x.out_stride};
-}
-/// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
-template <class Layout, class P, bool split_even_odd, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse> row) {
-  constexpr std::size_t steps = steps_in_block<Layout, T, P, split_even_odd>;
-  const auto rotate_from = [&](Index head, Index heads) {
-    rotate_blocks<Layout, P, steps, split_even_odd>(some_heads(x, head, heads), row, 0);
-  };
-  if (in_one_pass<Layout, T, P, split_even_odd>(row.pairs)) {
-    rotate_from(0, x.heads);
-  } else if (heads_per_table_read > 1 && row.pairs <= 2 * pairs_in_block<Layout, T, P, split_even_odd>) {
-    for (Index h = 0; h < x.heads; h += heads_per_table_read)
-      rotate_from(h, (std::min)(heads_per_table_read, x.heads - h));
-  } else {
-    // Passing through the heads once per part of a row would leave the order of memory, which costs more than
-    // reading the row from the L1 cache for each head.
-    for (Index h = 0; h < x.heads; ++h) {
-      if (std::is_same_v<Layout, half_split>) read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
-      rotate_from(h, 1);
-    }
-  }
-}
-/// Whether packets of the arithmetic type of T, which the entries S must be, turn the pairs of a layout.
-template <class Layout, class T, class S>
-inline constexpr bool turns_in_packets = false;
-template <class T>
-inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
-template <class T>
-inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
-/// Whether a row of `pairs` pairs is less than a block and a whole number of steps, or a whole number of
-/// blocks.
-template <class Layout, class T, bool split_even_odd>
-bool is_whole_blocks(Index pairs) {
-  using P = packet<arithmetic<T>>;
-  constexpr Index step = pairs_in_step<Layout, T, P, split_even_odd>,
-                  block = pairs_in_block<Layout, T, P, split_even_odd>;
-  return pairs > 0 && pairs % (pairs < block ? step : block) == 0;
-}
-/// Rotates every head of a token whose row is whole blocks of n steps.
-///
-/// \tparam together  so many heads take the blocks of a row one after the other before the next heads do; 0:
-///                   all of them do
-template <class Layout, class P, bool split_even_odd, Index together, std::size_t... n, class T, class S,
-          bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_whole_blocks(std::index_sequence<n...> steps, token_heads<T> x,
-                                             table_row<S, inverse> row) {
-  constexpr Index block = Index(sizeof...(n)) * pairs_in_step<Layout, T, P, split_even_odd>;
-  if constexpr (together == 0) {
-    for (Index i = 0; i < row.pairs; i += block)
-      rotate_block<Layout, P, split_even_odd, false>(steps, x, row, i);
-  } else {
-    for (Index h = 0; h < x.heads; h += together)
-      rotate_whole_blocks<Layout, P, split_even_odd, 0>(
-          steps, some_heads(x, h, (std::min)(together, x.heads - h)), row);
-  }
-}
-/// Calls body with an index_sequence, as long as each block of such a row has steps.
-template <class Layout, class T, bool split_even_odd, class Body>
-EIGEN_ALWAYS_INLINE void with_steps_of_blocks(Index pairs, const Body& body) {
-  using P = packet<arithmetic<T>>;
-  constexpr std::size_t most = steps_in_block<Layout, T, P, split_even_odd>;
-  const Index steps = (std::min)(pairs / pairs_in_step<Layout, T, P, split_even_odd>, Index(most));
-  with_count<most + 1>(steps, [&](auto each) {
-    if constexpr (each.size() > 0) body(each);
-  });
-}
-/// Rotates every head of one token.
-///
-/// \param streams  whether the data is larger than a core's own cache, so that the order of memory matters
-template <class Layout, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
-  using P = packet<arithmetic<T>>;
-  using form = kernel_variant<Layout, T>;
-  if constexpr (turns_in_packets<Layout, T, S>) {
-    if constexpr (std::is_same_v<T, S> && shifts_heads<P>)
-      if (channels_to_line<P>(x.in) != 0 && rotate_shifted<Layout, P>(x, row)) return;
-    const bool held = in_one_pass<Layout, T, P, form::split_if_resident>(row.pairs);
-    if (!streams || (held && (form::resident_faster_out_of_place || x.in == x.out))) {
-      if (held)
-        rotate_in_one_pass<Layout, P, form::split_if_resident>(x, row);
-      else
-        rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::split_if_resident>,
-                      form::split_if_resident>(x, row, 0);
-      return;
-    }
-    rotate_in_order<Layout, P, form::split_if_reloaded>(x, row);
-  } else {
-    rotate_scalars<Layout>(x, row, 0);
-  }
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 /// The order in which a checked call of rotate passes through memory.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -4900,6 +4734,9 @@ namespace detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
 enum class reverse_rotation { inverse, transpose };
+/// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
+/// rotated before the next; there is one.
+enum class head_order { together, of_memory, one };
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
@@ -4919,12 +4756,7 @@ class rotation {
       scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
-    streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
-    // Prefetching helps four heads side by side, or one and its table, where they come from memory (0.53 ->
-    // 0.98 and 0.69 -> 1.0 of the speed of x *= a, Zen 5). Where the heads of a token are next to each other
-    // processors find the two streams by themselves, and it made prefill slower (0.97 -> 0.76, Zen 4).
-    if ((x_.heads == 1 || !is_token_major()) && bytes() >= Index{1} << 24)
-      tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
+    choose_order(x.data + first_channel_);
   }
   /// Tokens of the batch, laid end to end.
   Index tokens() const { return x_.batch * x_.tokens; }
@@ -4958,57 +4790,32 @@ class rotation {
     return x;
   }
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
+  /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
+  /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
+  /// Zen 5.
+  void choose_order(const T* first) {
+    constexpr bool halves = std::is_same_v<Layout, half_split>;
+    const bool from_memory = bytes() >= Index{1} << 24;
+    // A row of one block passes through the heads of a token once, which is the order of memory; but for
+    // heads whose packets would cross lines, see rotate_token.
+    const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
+                      (sizeof(packet<A>) < line_of_cache || !halves || behind_line(first) == 0);
+    if (x_.heads == 1)
+      order_ = head_order::one;
+    else if (from_memory && !once)
+      order_ = head_order::of_memory;
+    // Prefetching helps heads side by side, or one and its table (0.48 -> 0.82 and 0.69 -> 1.0). Where the
+    // heads of a token are next to each other processors find the streams by themselves, and it made prefill
+    // slower (0.97 -> 0.76, Zen 4).
+    if ((x_.heads == 1 || !is_token_major()) && from_memory)
+      tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
+    // Rows of two blocks: half_split 0.72 -> 0.82 (prefill of 128 channels), interleaved side by side 0.82 ->
+    // 0.90.
+    in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
+    reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
+  }
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
-  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks
-  /// where the data is larger than L2. Where the heads of a token are next to each other, half_split is 1.03
-  /// times as fast in rotate_in_order (AVX2, Zen 3).
-  bool takes_groups(Index two_blocks) const {
-    if (x_.heads == 1) return true;
-    return heads_per_table_read > 1 && table_.pairs <= two_blocks &&
-           (std::is_same_v<Layout, interleaved> || !is_token_major());
-  }
-  /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
-  /// The number of steps of a block is then found once for all tokens; found for each, it took as long as the
-  /// rotation of a head.
-  ///
-  /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
-  template <bool split_even_odd>
-  bool run_whole_blocks(Index b, Index first, Index last, const std::int64_t* positions,
-                        Index streams) const {
-    using form = kernel_variant<Layout, T>;
-    using P = packet<A>;
-    constexpr bool again = split_even_odd == form::split_if_reloaded;
-    if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
-    if (!is_whole_blocks<Layout, T, split_even_odd>(table_.pairs)) return false;
-    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::resident_faster_out_of_place) return false;
-    constexpr Index pairs = pairs_in_block<Layout, T, P, split_even_odd>,
-                    group = again ? heads_per_table_read : 0;
-    const bool in_groups = streams_ && table_.pairs > pairs;
-    if (in_groups && !(again && takes_groups(2 * pairs))) return false;
-    if (x_.heads > 1) {
-      constexpr Index line = Index(sizeof(P) / sizeof(T));
-      if (shifts_heads<P> &&
-          (channels_to_line<P>(x_.at(b, first, 0) + first_channel_) != 0 || x_.token_stride % line != 0))
-        return false;
-    }
-    const Index tokens = streams >= x_.heads ? last - first : block();
-    with_steps_of_blocks<Layout, T, split_even_odd>(table_.pairs, [&](auto steps) {
-      for (Index begin = first; begin < last; begin += tokens)
-        for (Index h = 0; h < x_.heads; h += streams) {
-          const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-          const auto rotate_some = [&](auto together) {
-            rotate_tokens<split_even_odd, together>(steps, b, begin, end, positions + (begin - first), h,
-                                                    heads);
-          };
-          if (in_groups)
-            rotate_some(std::integral_constant<Index, group>{});
-          else
-            rotate_some(std::integral_constant<Index, 0>{});
-        }
-    });
-    return true;
-  }
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
@@ -5019,54 +4826,39 @@ class rotation {
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
-  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
-  /// for all other numbers of steps, this one no longer held the strides of heads in registers.
-  template <bool split_even_odd, Index together, class Steps>
-  EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
-                                       const std::int64_t* positions, Index head, Index heads) const {
-    // Local copies: a compiler has to assume that a store of channels changes members, and would read them
-    // again.
+  /// Heads of `count` tokens, at positions[0], positions[1], ..., of which x is the first. Not inline and
+  /// with few variables: its loops need the registers.
+  template <bool in_place, head_order order>
+  EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
     const S scale = scale_;
-    const bool in_place = in_place_;
-    const Index in_stride = x_.token_stride, out_stride = out_.token_stride;
-    const T* const in = x_.at(b, first, head) + first_channel_;
-    T* const out = out_.at(b, first, head) + first_channel_;
-    const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;
-    const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : last - first;
-    for (Index t = first; t < last; ++t) {
-      if (t + ahead < last)
-        prefetch_heads(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
-      const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
-                                    in_head_stride, out_head_stride};
-      const std::int64_t position = positions[t - first];
-      const bool identity = table.is_identity(position);
-      if (!in_place) copy(token, identity ? 0 : 2 * table.pairs);
+    const Index in_step = x_.token_stride, out_step = out_.token_stride;
+    const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
+    for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
+      if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
+      const bool identity = table.is_identity(positions[t]);
+      if constexpr (!in_place) copy(x, identity ? 0 : 2 * table.pairs);
       if (identity) continue;
-      const S* cos = table.cos(position);
+      const S* cos = table.cos(positions[t]);
+      if constexpr (inverse)
+        if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
+      const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
+                                    in_place ? x.out_stride : x.in_stride, x.out_stride};
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
-      with_row<T>(row, converts_rows_, [&](const auto& entries) {
-        if constexpr (std::is_same_v<decltype(entries.scale), A>)
-          rotate_whole_blocks<Layout, packet<A>, split_even_odd, together>(steps, token, entries);
-        else
-          rotate_token<Layout>(token, entries, streams_);
-      });
+      if constexpr (std::is_same_v<S, arithmetic<T>>)  // a lambda would be a call per token
+        rotate_heads<order>(token, row);
+      else
+        with_row<T>(row, converts_rows_, [&](const auto& entries) { rotate_heads<order>(token, entries); });
     }
   }
-  /// Heads [first, first + heads) of token t of row b, which is at `position`.
-  EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, std::int64_t position, Index first,
-                                        Index heads) const {
-    const token_heads<T> token = {x_.at(b, t, first) + first_channel_, out_.at(b, t, first) + first_channel_,
-                                  heads, x_.head_stride, out_.head_stride};
-    const bool identity = table_.is_identity(position);
-    if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
-    if (identity) return;
-    const S* cos = table_.cos(position);
-    if constexpr (inverse)
-      if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
-    const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
-    with_row<T>(row, converts_rows_,
-                [&](const auto& entries) { rotate_token<Layout>(token, entries, streams_); });
+  template <head_order order, class Row>
+  EIGEN_ALWAYS_INLINE void rotate_heads(const token_heads<T>& token, const Row& row) const {
+    if constexpr (order == head_order::one)
+      rotate_token<Layout>(token.range(0, 1), row);
+    else if constexpr (order == head_order::of_memory)
+      rotate_token_in_order<Layout>(token, row, in_twos_, reads_ahead_);
+    else
+      rotate_token<Layout>(token, row);
   }
   /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
@@ -5087,8 +4879,9 @@ class rotation {
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
-  bool streams_ = false;        // whether the data is larger than a core's own cache
-  Index tokens_ahead_ = 0;      // how many tokens ahead memory is prefetched; 0: not at all
+  head_order order_ = head_order::together;
+  bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
+  Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
 };
 /// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
 /// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
@@ -5100,22 +4893,22 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
   const bool token_major = is_token_major();
   const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
-  if constexpr (turns_in_packets<Layout, T, A>) {
-    using form = kernel_variant<Layout, T>;
-    constexpr bool held = form::split_if_resident, again = form::split_if_reloaded;
-    const bool several = x_.heads > 1, pays = !several || last - first > 1;
-    if (pays && several && run_whole_blocks<held>(b, first, last, positions, streams)) return;
-    if (pays && (!several || held != again) && run_whole_blocks<again>(b, first, last, positions, streams))
-      return;
-  }
   for (Index begin = first; begin < last; begin += tokens)
     for (Index h = 0; h < x_.heads; h += streams) {
       const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-      for (Index t = begin; t < end; ++t) {
-        if (const Index later = t + tokens_ahead_; later > t && later < end)
-          prefetch_heads(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
-        rotate_heads(b, t, positions[t - first], h, heads);
-      }
+      const token_heads<T> x = {x_.at(b, begin, h) + first_channel_, out_.at(b, begin, h) + first_channel_,
+                                heads, x_.head_stride, out_.head_stride};
+      const std::int64_t* here = positions + (begin - first);
+      const auto rotate_in = [&]<head_order order>() {
+        in_place_ ? rotate_tokens<true, order>(x, end - begin, here)
+                  : rotate_tokens<false, order>(x, end - begin, here);
+      };
+      if (order_ == head_order::one)
+        rotate_in.template operator()<head_order::one>();
+      else if (order_ == head_order::of_memory)
+        rotate_in.template operator()<head_order::of_memory>();
+      else
+        rotate_in.template operator()<head_order::together>();
     }
 }
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.

@@ -46,7 +46,7 @@ set(unity_groups
   "rotation/rotate_heads rotation/xpos_gradient"
   "rotation/laws/layout_errors rotation/laws/mixed_types rotation/laws/placed_rotation"
   "rotation/laws/once_per_token rotation/laws/permuted_scores rotation/laws/rotate_errors"
-  "rotation/laws/rotate_accuracy rotation/laws/shifted_heads"
+  "rotation/laws/rotate_accuracy rotation/laws/unaligned_heads"
   "tables/fourier tables/given_table tables/phase"
   "tables/query_key_tables tables/table tables/xpos"
   "oracle/coordinates oracle/wide"

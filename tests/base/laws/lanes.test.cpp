@@ -79,7 +79,6 @@ void check_lanes() {
     check(load_each_twice<P>(x.data() + 1), [&](int i) { return of_x(i / 2); });
     check(alternating_signs<P>(), [](int i) { return i % 2 == 0 ? A(-1) : A(1); });
     check(swap_neighbours(a), [&](int i) { return of_x(i % 2 == 0 ? i + 1 : i - 1); });
-    check(select(positive_lanes(a), a, b), [&](int i) { return of_x(i) > 0 ? of_x(i) : of_y(i); });
     P rows[std::size_t(L)], columns[std::size_t(L)];
     const auto entry = [](int r, int c) { return static_cast<A>(100 * r + c * c); };
     for (int r = 0; r < L; ++r) {

@@ -57,7 +57,7 @@ TEMPLATE_LIST_TEST_CASE("the position of a token is asked for once, however many
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("either layout turns in packets wherever there are packets", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("either layout rotates in packets wherever there are packets", "[rotation]",
                         testing::native_types) {
   using namespace rope::detail;
   using T = typename TestType::channel;
@@ -67,6 +67,6 @@ TEMPLATE_LIST_TEST_CASE("either layout turns in packets wherever there are packe
 #endif
   for_each_layout([]<class Layout>(Layout) {
     CAPTURE(name_of<Layout>);
-    CHECK(turns_in_packets<Layout, T, typename TestType::entry> == has);
+    CHECK(rotates_in_packets<Layout, T, typename TestType::entry> == has);
   });
 }

@@ -195,16 +195,6 @@ EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
 
-/// Which lanes are above 0, and lanes of a where they are, else of b.
-template <class P>
-EIGEN_ALWAYS_INLINE P positive_lanes(const P& a) {
-  return Eigen::internal::pcmp_lt(Eigen::internal::pzero(a), a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P select(const P& mask, const P& a, const P& b) {
-  return Eigen::internal::pselect(mask, a, b);
-}
-
 /// The lanes of P as 32-bit integers, for P of float.
 template <class P>
 using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;

@@ -3,6 +3,7 @@
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 
 #include <cstdint>
+#include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
@@ -72,9 +73,22 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   }
 }
 
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
+  const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
+  std::memcpy(to, &both, sizeof both);
+}
+#endif
+
 /// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
-/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many; which one is
-/// faster depends on how often entries are loaded (kernel_variant). bfloat16 is always split, at no cost.
+/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many. bfloat16 is split
+/// at no cost.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -127,21 +141,42 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
+#if defined(EIGEN_VECTORIZE_SSE)
+// The order of load_pairs: of every 128 bits, the first half comes from the first half of the register.
+EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
+EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_permute4x64_pd(a, 0xd8);
+#else
+  const __m128d low = _mm256_castpd256_pd128(a), high = _mm256_extractf128_pd(a, 1);
+  return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_unpacklo_pd(low, high)), _mm_unpackhi_pd(low, high),
+                              1);
+#endif
+}
+EIGEN_ALWAYS_INLINE __m256 in_order_of_pairs(__m256 a) {
+  return _mm256_castpd_ps(in_order_of_pairs(_mm256_castps_pd(a)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512d in_order_of_pairs(__m512d a) {
+  return _mm512_permutexvar_pd(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), a);
+}
+EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
+  return _mm512_castpd_ps(in_order_of_pairs(_mm512_castps_pd(a)));
+}
+#endif
+
 /// One table entry per pair, in the order of load_pairs.
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    return load<P>(entries);
-  } else {
-    // Of every 128 bits, the first half comes from the first register.
-    constexpr int half = int(8 / sizeof(A));
-    A ordered[lanes<P>];
-    for (int i = 0; i < lanes<P>; ++i) {
-      const int block = i / (2 * half), place = i % (2 * half);
-      ordered[i] = entries[block * half + place % half + (place < half ? 0 : lanes<P> / 2)];
-    }
-    return load<P>(ordered);
-  }
+  const P all = load<P>(entries);
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+    return all;
+  else
+    return P(in_order_of_pairs(all));
 }
 
 /// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full

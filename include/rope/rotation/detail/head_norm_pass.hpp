@@ -14,7 +14,7 @@
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
-#include <rope/rotation/detail/rotate_token.hpp>
+#include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -75,8 +75,8 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
   const S* cos = table.cos(position);
   const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
   if constexpr (!std::is_same_v<S, A>)
-    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row(), false);
-  rotate_token<Layout>(heads, row, false);
+    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row());
+  rotate_token<Layout>(heads, row);
 }
 
 /// What follows the norm where heads turn: by the row of their token's position.

@@ -12,7 +12,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/rotate_token.hpp>
+#include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/phase.hpp>
@@ -81,7 +81,7 @@ void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot
   // The stride of one head alone may be anything and must not be added to a pointer.
   const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
   rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
-                       table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
+                       table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)});
 }
 
 /// The phase of every pair per unit of position.

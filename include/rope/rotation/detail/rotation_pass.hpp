@@ -12,7 +12,7 @@
 #include <rope/base/simd/packet.hpp>  // prefetch_after
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
-#include <rope/rotation/detail/rotate_token.hpp>
+#include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -27,6 +27,10 @@ namespace detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
 enum class reverse_rotation { inverse, transpose };
+
+/// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
+/// rotated before the next; there is one.
+enum class head_order { together, of_memory, one };
 
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
@@ -48,12 +52,7 @@ class rotation {
       scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
-    streams_ = bytes() > Index{1} << 18;  // a part of a core's own cache
-    // Prefetching helps four heads side by side, or one and its table, where they come from memory (0.53 ->
-    // 0.98 and 0.69 -> 1.0 of the speed of x *= a, Zen 5). Where the heads of a token are next to each other
-    // processors find the two streams by themselves, and it made prefill slower (0.97 -> 0.76, Zen 4).
-    if ((x_.heads == 1 || !is_token_major()) && bytes() >= Index{1} << 24)
-      tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
+    choose_order(x.data + first_channel_);
   }
 
   /// Tokens of the batch, laid end to end.
@@ -92,59 +91,33 @@ class rotation {
 
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
 
+  /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
+  /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
+  /// Zen 5.
+  void choose_order(const T* first) {
+    constexpr bool halves = std::is_same_v<Layout, half_split>;
+    const bool from_memory = bytes() >= Index{1} << 24;
+    // A row of one block passes through the heads of a token once, which is the order of memory; but for
+    // heads whose packets would cross lines, see rotate_token.
+    const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
+                      (sizeof(packet<A>) < line_of_cache || !halves || behind_line(first) == 0);
+    if (x_.heads == 1)
+      order_ = head_order::one;
+    else if (from_memory && !once)
+      order_ = head_order::of_memory;
+    // Prefetching helps heads side by side, or one and its table (0.48 -> 0.82 and 0.69 -> 1.0). Where the
+    // heads of a token are next to each other processors find the streams by themselves, and it made prefill
+    // slower (0.97 -> 0.76, Zen 4).
+    if ((x_.heads == 1 || !is_token_major()) && from_memory)
+      tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
+    // Rows of two blocks: half_split 0.72 -> 0.82 (prefill of 128 channels), interleaved side by side 0.82 ->
+    // 0.90.
+    in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
+    reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
+  }
+
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
-
-  /// Whether one head, or heads_per_table_read at a time, are the fastest way through rows of several blocks
-  /// where the data is larger than L2. Where the heads of a token are next to each other, half_split is 1.03
-  /// times as fast in rotate_in_order (AVX2, Zen 3).
-  bool takes_groups(Index two_blocks) const {
-    if (x_.heads == 1) return true;
-    return heads_per_table_read > 1 && table_.pairs <= two_blocks &&
-           (std::is_same_v<Layout, interleaved> || !is_token_major());
-  }
-
-  /// Tokens [first, last) of row b, `streams` heads at a time, where the rows of the table are whole blocks.
-  /// The number of steps of a block is then found once for all tokens; found for each, it took as long as the
-  /// rotation of a head.
-  ///
-  /// \return  false, and nothing is done, where rows are no whole blocks or another form is faster
-  template <bool split_even_odd>
-  bool run_whole_blocks(Index b, Index first, Index last, const std::int64_t* positions,
-                        Index streams) const {
-    using form = kernel_variant<Layout, T>;
-    using P = packet<A>;
-    constexpr bool again = split_even_odd == form::split_if_reloaded;
-    if (invert_rows_ || (!std::is_same_v<S, A> && !converts_rows_)) return false;
-    if (!is_whole_blocks<Layout, T, split_even_odd>(table_.pairs)) return false;
-    if (streams_ && x_.heads > 1 && !in_place_ && !again && !form::resident_faster_out_of_place) return false;
-    constexpr Index pairs = pairs_in_block<Layout, T, P, split_even_odd>,
-                    group = again ? heads_per_table_read : 0;
-    const bool in_groups = streams_ && table_.pairs > pairs;
-    if (in_groups && !(again && takes_groups(2 * pairs))) return false;
-    if (x_.heads > 1) {
-      constexpr Index line = Index(sizeof(P) / sizeof(T));
-      if (shifts_heads<P> &&
-          (channels_to_line<P>(x_.at(b, first, 0) + first_channel_) != 0 || x_.token_stride % line != 0))
-        return false;
-    }
-    const Index tokens = streams >= x_.heads ? last - first : block();
-    with_steps_of_blocks<Layout, T, split_even_odd>(table_.pairs, [&](auto steps) {
-      for (Index begin = first; begin < last; begin += tokens)
-        for (Index h = 0; h < x_.heads; h += streams) {
-          const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-          const auto rotate_some = [&](auto together) {
-            rotate_tokens<split_even_odd, together>(steps, b, begin, end, positions + (begin - first), h,
-                                                    heads);
-          };
-          if (in_groups)
-            rotate_some(std::integral_constant<Index, group>{});
-          else
-            rotate_some(std::integral_constant<Index, 0>{});
-        }
-    });
-    return true;
-  }
 
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
@@ -157,55 +130,40 @@ class rotation {
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
 
-  /// Heads [head, head + heads) of tokens [first, last) of row b. Not inline: in one function with the loops
-  /// for all other numbers of steps, this one no longer held the strides of heads in registers.
-  template <bool split_even_odd, Index together, class Steps>
-  EIGEN_DONT_INLINE void rotate_tokens(Steps steps, Index b, Index first, Index last,
-                                       const std::int64_t* positions, Index head, Index heads) const {
-    // Local copies: a compiler has to assume that a store of channels changes members, and would read them
-    // again.
+  /// Heads of `count` tokens, at positions[0], positions[1], ..., of which x is the first. Not inline and
+  /// with few variables: its loops need the registers.
+  template <bool in_place, head_order order>
+  EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
     const S scale = scale_;
-    const bool in_place = in_place_;
-    const Index in_stride = x_.token_stride, out_stride = out_.token_stride;
-    const T* const in = x_.at(b, first, head) + first_channel_;
-    T* const out = out_.at(b, first, head) + first_channel_;
-    const Index in_head_stride = x_.head_stride, out_head_stride = out_.head_stride;
-    const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : last - first;
-    for (Index t = first; t < last; ++t) {
-      if (t + ahead < last)
-        prefetch_heads(in + (t + ahead - first) * in_stride, heads, positions[t + ahead - first]);
-      const token_heads<T> token = {in + (t - first) * in_stride, out + (t - first) * out_stride, heads,
-                                    in_head_stride, out_head_stride};
-      const std::int64_t position = positions[t - first];
-      const bool identity = table.is_identity(position);
-      if (!in_place) copy(token, identity ? 0 : 2 * table.pairs);
+    const Index in_step = x_.token_stride, out_step = out_.token_stride;
+    const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
+    for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
+      if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
+      const bool identity = table.is_identity(positions[t]);
+      if constexpr (!in_place) copy(x, identity ? 0 : 2 * table.pairs);
       if (identity) continue;
-      const S* cos = table.cos(position);
+      const S* cos = table.cos(positions[t]);
+      if constexpr (inverse)
+        if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
+      const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
+                                    in_place ? x.out_stride : x.in_stride, x.out_stride};
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
-      with_row<T>(row, converts_rows_, [&](const auto& entries) {
-        if constexpr (std::is_same_v<decltype(entries.scale), A>)
-          rotate_whole_blocks<Layout, packet<A>, split_even_odd, together>(steps, token, entries);
-        else
-          rotate_token<Layout>(token, entries, streams_);
-      });
+      if constexpr (std::is_same_v<S, arithmetic<T>>)  // a lambda would be a call per token
+        rotate_heads<order>(token, row);
+      else
+        with_row<T>(row, converts_rows_, [&](const auto& entries) { rotate_heads<order>(token, entries); });
     }
   }
 
-  /// Heads [first, first + heads) of token t of row b, which is at `position`.
-  EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, std::int64_t position, Index first,
-                                        Index heads) const {
-    const token_heads<T> token = {x_.at(b, t, first) + first_channel_, out_.at(b, t, first) + first_channel_,
-                                  heads, x_.head_stride, out_.head_stride};
-    const bool identity = table_.is_identity(position);
-    if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
-    if (identity) return;
-    const S* cos = table_.cos(position);
-    if constexpr (inverse)
-      if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
-    const table_row<S, inverse> row = {cos, cos + table_.pairs, table_.pairs, scale_};
-    with_row<T>(row, converts_rows_,
-                [&](const auto& entries) { rotate_token<Layout>(token, entries, streams_); });
+  template <head_order order, class Row>
+  EIGEN_ALWAYS_INLINE void rotate_heads(const token_heads<T>& token, const Row& row) const {
+    if constexpr (order == head_order::one)
+      rotate_token<Layout>(token.range(0, 1), row);
+    else if constexpr (order == head_order::of_memory)
+      rotate_token_in_order<Layout>(token, row, in_twos_, reads_ahead_);
+    else
+      rotate_token<Layout>(token, row);
   }
 
   /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
@@ -228,8 +186,9 @@ class rotation {
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
-  bool streams_ = false;        // whether the data is larger than a core's own cache
-  Index tokens_ahead_ = 0;      // how many tokens ahead memory is prefetched; 0: not at all
+  head_order order_ = head_order::together;
+  bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
+  Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
 };
 
 /// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
@@ -242,22 +201,22 @@ void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
   const bool token_major = is_token_major();
   const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
-  if constexpr (turns_in_packets<Layout, T, A>) {
-    using form = kernel_variant<Layout, T>;
-    constexpr bool held = form::split_if_resident, again = form::split_if_reloaded;
-    const bool several = x_.heads > 1, pays = !several || last - first > 1;
-    if (pays && several && run_whole_blocks<held>(b, first, last, positions, streams)) return;
-    if (pays && (!several || held != again) && run_whole_blocks<again>(b, first, last, positions, streams))
-      return;
-  }
   for (Index begin = first; begin < last; begin += tokens)
     for (Index h = 0; h < x_.heads; h += streams) {
       const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-      for (Index t = begin; t < end; ++t) {
-        if (const Index later = t + tokens_ahead_; later > t && later < end)
-          prefetch_heads(x_.at(b, later, h) + first_channel_, heads, positions[later - first]);
-        rotate_heads(b, t, positions[t - first], h, heads);
-      }
+      const token_heads<T> x = {x_.at(b, begin, h) + first_channel_, out_.at(b, begin, h) + first_channel_,
+                                heads, x_.head_stride, out_.head_stride};
+      const std::int64_t* here = positions + (begin - first);
+      const auto rotate_in = [&]<head_order order>() {
+        in_place_ ? rotate_tokens<true, order>(x, end - begin, here)
+                  : rotate_tokens<false, order>(x, end - begin, here);
+      };
+      if (order_ == head_order::one)
+        rotate_in.template operator()<head_order::one>();
+      else if (order_ == head_order::of_memory)
+        rotate_in.template operator()<head_order::of_memory>();
+      else
+        rotate_in.template operator()<head_order::together>();
     }
 }
 

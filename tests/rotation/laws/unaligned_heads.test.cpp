@@ -72,7 +72,7 @@ TEMPLATE_TEST_CASE("heads that begin inside of a line of the cache turn to the s
   testing::for_each_layout([](auto layout) {
     using Layout = decltype(layout);
     for (const Index head_dim : {16, 24, 32, 48, 64, 80, 96, 100, 112, 128, 144, 256})
-      for (const Index heads : {1, 2, 3, 8})
+      for (const Index heads : {1, 2, 3, 8, 17})
         for (Index past = 0; past < line / Index(sizeof(TestType)); ++past) {
           check<Layout, TestType, false>(heads, head_dim, past, past, true, false);
           check<Layout, TestType, true>(heads, head_dim, past, past, true, false);
