@@ -47,15 +47,15 @@ struct table_row {
   const S* sin_from(Index pair) const { return sin + pair; }
 };
 
-/// The same row, beginning with pair `before`: pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet
-/// of n entries may be read from any multiple of n on.
+/// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
+/// be read from any multiple of n on.
 template <class S, bool is_inverse, int n>
-struct turned_row {
+struct row_from_pair {
   static constexpr bool inverse = is_inverse;
   Index pairs;
   S scale;
 
-  turned_row(const table_row<S, inverse>& row, Index before)
+  row_from_pair(const table_row<S, inverse>& row, Index before)
       : pairs(row.pairs),
         scale(row.scale),
         whole_((row.pairs - before) / n * n),
@@ -114,7 +114,8 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
 
 /// The table entries of `pairs` pairs from pair `first` on, in the order of the channels' lanes, and the
 /// rotation of these pairs in one head: `in` is the head's first channel of them, `half` the number of pairs
-/// of the row.
+/// of the row. What read_early loads is passed to rotate: the steps of a block are read before the first of
+/// them is stored, since a compiler may not move a load before a store that could be to the same place.
 template <class Layout, class T, class P>
 struct rotation_step;
 
@@ -342,10 +343,10 @@ inline constexpr Index pairs_in_block = [] {
 /// \param before  pairs before the first line
 template <class Layout, class P, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
-  const turned_row<S, inverse, lanes<P>> turned(row, before);
+  const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
   rotate_packets<Layout, half_packet<P>, 1>(x.range(0, 1), row, 0, before);
   rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(
-      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, turned,
+      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, shifted,
       0, row.pairs);
   rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
 }

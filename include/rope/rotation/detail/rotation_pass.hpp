@@ -122,7 +122,7 @@ class rotation {
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
-    constexpr std::uintptr_t line = 64;
+    constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
     for (Index h = 0; h < heads; ++h)
       for (std::uintptr_t at = 0; at < bytes; at += line) prefetch_after(in + h * x_.head_stride, at);
