@@ -6268,7 +6268,7 @@ class rotation {
       scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
-    choose_order(x.data + first_channel_);
+    choose_order();
   }
   /// Tokens of the batch, laid end to end.
   Index tokens() const { return x_.batch * x_.tokens; }
@@ -6305,13 +6305,13 @@ class rotation {
   /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
   /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
   /// Zen 5.
-  void choose_order(const T* first) {
+  void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
     // A row of one block passes through the heads of a token once, which is the order of memory; but for
     // heads whose packets would cross lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
-                      (sizeof(packet<A>) < line_of_cache || !halves || behind_line(first) == 0);
+                      (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
@@ -6325,6 +6325,10 @@ class rotation {
     // 0.90.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
+  }
+  /// Whether the rotated channels begin a line of the cache. An empty view may have no data to point into.
+  bool begins_with_line() const {
+    return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
   /// Whether the heads of a token are next to each other, not the tokens of a head.
   bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
