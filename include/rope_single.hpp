@@ -6294,11 +6294,12 @@ class rotation {
     }
   }
  private:
-  /// A view whose head_stride may be added to a pointer: that of one head alone may be anything, and becomes
-  /// 0.
+  /// A view whose strides may be added to a pointer: the stride of one head or one token alone may be
+  /// anything, and becomes 0.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
+    if (x.tokens == 1) x.token_stride = 0;
     return x;
   }
   void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
