@@ -8688,7 +8688,6 @@ class bfloat16_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-#include <memory>  // std::construct_at
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
 /// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
@@ -8737,7 +8736,7 @@ class pending_splits {
       for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
       places_[b] = {b, place, next - place};
       for (Index piece = 0; piece < pieces; ++piece)
-        std::construct_at(counts_ + b * pieces + piece, next - place);
+        ::new (static_cast<void*>(counts_ + b * pieces + piece)) std::atomic<Index>(next - place);
     }
   }
   const split_places& places_of(Index b) const { return places_[b]; }

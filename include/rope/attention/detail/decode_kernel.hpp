@@ -5,7 +5,7 @@
 #include <algorithm>  // std::max, std::min, std::fill, std::copy_n
 #include <atomic>
 #include <cstdint>
-#include <memory>  // std::construct_at
+#include <new>
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
@@ -73,7 +73,7 @@ class pending_splits {
       for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
       places_[b] = {b, place, next - place};
       for (Index piece = 0; piece < pieces; ++piece)
-        std::construct_at(counts_ + b * pieces + piece, next - place);
+        ::new (static_cast<void*>(counts_ + b * pieces + piece)) std::atomic<Index>(next - place);
     }
   }
 
