@@ -11765,8 +11765,8 @@ class model_tables {
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
-#define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
+#ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
@@ -12548,11 +12548,11 @@ enum class head_order { together, of_memory, one };
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
-class rotation {
+class rotation_plan {
   using A = arithmetic<T>;
  public:
-  rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-           reverse_rotation back = reverse_rotation::inverse)
+  rotation_plan(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
+                reverse_rotation back = reverse_rotation::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
@@ -12701,8 +12701,8 @@ class rotation {
 /// are taken side by side and share the table row of a token: one alone would read as much of the table as of
 /// its data, all would be too many streams. Not inline, so that programs can have it compiled once.
 template <class Layout, bool inverse, class T, class S>
-void rotation<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
-                                              const std::int64_t* positions) const {
+void rotation_plan<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
+                                                   const std::int64_t* positions) const {
   const bool token_major = is_token_major();
   const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
               tokens = token_major ? last - first : block();
@@ -12729,7 +12729,7 @@ template <class Layout, bool inverse, class T, class S, class Source, class Thre
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
                 reverse_rotation back = reverse_rotation::inverse) {
-  const rotation<Layout, inverse, T, S> all(x, out, table, back);
+  const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   parallel_pieces(threads, all.tokens(), all.bytes(),
                   [&](Index first, Index last) { all.run(positions, first, last); });
 }
@@ -12739,7 +12739,7 @@ template <class Layout, bool inverse, class T, class S, class Source, class Thre
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads,
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
+  const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();
     for (Index begin = first; begin < last; begin += block) {
@@ -12752,7 +12752,7 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
+#endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 /// Turns the channel pairs of heads by the angles of their positions, and back.
 namespace rope {
 inline namespace ROPE_ABI {

@@ -30,7 +30,7 @@ set(below_models ${below_attention} attention)
 # A module's detail/ is its own, except these headers: at most 8.
 set(shared_details
   tables/detail/table_rows       # rotation reads rows in its inner loop, and rotates stored keys by a row it computes
-  rotation/detail/rotation_pass  # attention, caches and block rotate what they have checked
+  rotation/detail/rotation_plan  # attention, caches and block rotate what they have checked
   rotation/detail/key_rotator    # caches rotate stored keys
   attention/detail/attend        # caches attend to rows that they have checked
   attention/detail/token_source  # pages are a block table, which attention reads

@@ -37,7 +37,7 @@
 #define ROPE_TEST_TURN(layout, S) table_rotation<layout, S>
 
 #define ROPE_TEST_ROTATION(layout, inverse, T, S) \
-  ROPE_TEST_EXTERN template class rotation<layout, inverse, T, S>;
+  ROPE_TEST_EXTERN template class rotation_plan<layout, inverse, T, S>;
 #define ROPE_TEST_KEY_TURNS(T)                                                                         \
   ROPE_TEST_EXTERN template void key_rotator<interleaved, T>::apply(const head_view<T>&, Index, Index) \
       const;                                                                                           \

@@ -10,7 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
@@ -31,7 +31,7 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  rotation<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
+  rotation_plan<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
 }
 
 /// Every head of `x` rotated into `out`. A table without rows serves a call in which no query sees a key.

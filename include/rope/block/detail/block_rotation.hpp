@@ -9,7 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/gradient.hpp>  // rotate_gradient
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/layout.hpp>

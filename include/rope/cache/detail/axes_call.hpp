@@ -19,7 +19,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>

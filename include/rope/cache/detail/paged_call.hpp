@@ -20,7 +20,7 @@
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>

@@ -13,7 +13,7 @@
 #include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/head_norm.hpp>  // normalize_and_rotate_all
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantize.hpp>
