@@ -12545,6 +12545,34 @@ enum class reverse_rotation { inverse, transpose };
 /// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
 /// rotated before the next; there is one.
 enum class head_order { together, of_memory, one };
+/// Whether the heads of a token are next to each other, not the tokens of a head.
+template <class T>
+bool is_token_major(const head_view<T>& x) {
+  return x.token_stride >= x.head_stride || x.tokens == 1;
+}
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the batch, laid end to end: `count` tokens
+/// of row b, from token t on, at most `most`.
+template <class T, class Visit>
+void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
+  for (Index count; first < last; first += count) {
+    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
+    count = (std::min)({last - first, x.tokens - t, most});
+    visit(b, t, count);
+  }
+}
+/// Runs plans of the same tokens on the caller's threads: all plans over `block` tokens before the next ones,
+/// while the table's rows of these are in the cache. A plan has tokens(), bytes() and run(first, last).
+template <class Threads, class Plan, class... More>
+void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
+  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
+    const Index step = sizeof...(More) == 0 ? last - first : block;
+    for (; first < last; first += step) {
+      const Index end = (std::min)(first + step, last);
+      plan.run(first, end);
+      (more.run(first, end), ...);
+    }
+  });
+}
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
@@ -12581,13 +12609,11 @@ class rotation_plan {
   void run(const Source& positions, Index first, Index last) const {
     constexpr Index most = 256;
     std::int64_t found[most];
-    while (first < last) {
-      const Index b = first < x_.tokens ? 0 : first / x_.tokens, t = first - b * x_.tokens;
-      const Index count = (std::min)({last - first, x_.tokens - t, most});
-      for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
-      run_row(b, t, t + count, found);
-      first += count;
-    }
+    for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
+                   [&](Index b, Index t, Index count) {
+                     for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
+                     rotate_piece(b, t, count, found);
+                   });
   }
  private:
   /// A view whose strides may be added to a pointer: the stride of one head or one token alone may be
@@ -12598,7 +12624,7 @@ class rotation_plan {
     if (x.tokens == 1) x.token_stride = 0;
     return x;
   }
-  void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
+  void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
   /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
   /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
   /// Zen 5.
@@ -12616,7 +12642,7 @@ class rotation_plan {
     // Prefetching helps heads side by side, or one and its table (0.48 -> 0.82 and 0.69 -> 1.0). Where the
     // heads of a token are next to each other processors find the streams by themselves, and it made prefill
     // slower (0.97 -> 0.76, Zen 4).
-    if ((x_.heads == 1 || !is_token_major()) && from_memory)
+    if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
     // Rows of two blocks: half_split 0.72 -> 0.82 (prefill of 128 channels), interleaved side by side 0.82 ->
     // 0.90.
@@ -12627,8 +12653,6 @@ class rotation_plan {
   bool begins_with_line() const {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
-  /// Whether the heads of a token are next to each other, not the tokens of a head.
-  bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
@@ -12696,42 +12720,48 @@ class rotation_plan {
   bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
 };
-/// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
-/// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
-/// are taken side by side and share the table row of a token: one alone would read as much of the table as of
-/// its data, all would be too many streams. Not inline, so that programs can have it compiled once.
+/// `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in the order of memory.
+/// Where the heads of a token are next to each other, these are taken together. Where the tokens of a head
+/// are, a few heads are taken side by side and share the table row of a token: one alone would read as much
+/// of the table as of its data, all would be too many streams. Not inline, so that programs can have it
+/// compiled once.
 template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
-                                                   const std::int64_t* positions) const {
-  const bool token_major = is_token_major();
-  const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
-              tokens = token_major ? last - first : block();
-  for (Index begin = first; begin < last; begin += tokens)
-    for (Index h = 0; h < x_.heads; h += streams) {
-      const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-      const token_heads<T> x = {x_.at(b, begin, h) + first_channel_, out_.at(b, begin, h) + first_channel_,
-                                heads, x_.head_stride, out_.head_stride};
-      const std::int64_t* here = positions + (begin - first);
-      const auto rotate_in = [&]<head_order order>() {
-        in_place_ ? rotate_tokens<true, order>(x, end - begin, here)
-                  : rotate_tokens<false, order>(x, end - begin, here);
-      };
-      if (order_ == head_order::one)
-        rotate_in.template operator()<head_order::one>();
-      else if (order_ == head_order::of_memory)
-        rotate_in.template operator()<head_order::of_memory>();
-      else
-        rotate_in.template operator()<head_order::together>();
-    }
+void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
+                                                        const std::int64_t* positions) const {
+  const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
+  for (Index h = 0; h < x_.heads; h += together) {
+    const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
+                              (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
+    const auto rotate_in = [&]<head_order order>() {
+      in_place_ ? rotate_tokens<true, order>(x, count, positions)
+                : rotate_tokens<false, order>(x, count, positions);
+    };
+    if (order_ == head_order::one)
+      rotate_in.template operator()<head_order::one>();
+    else if (order_ == head_order::of_memory)
+      rotate_in.template operator()<head_order::of_memory>();
+    else
+      rotate_in.template operator()<head_order::together>();
+  }
 }
+/// A rotation_plan with the positions it is for.
+template <class Plan, class Source>
+struct plan_at {
+  const Plan& plan;
+  const Source& positions;
+  Index tokens() const { return plan.tokens(); }
+  double bytes() const { return plan.bytes(); }
+  void run(Index first, Index last) const { plan.run(positions, first, last); }
+};
+template <class Plan, class Source>
+plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
-  parallel_pieces(threads, all.tokens(), all.bytes(),
-                  [&](Index first, Index last) { all.run(positions, first, last); });
+  run_plans(threads, all.block(), plan_at{all, positions});
 }
 /// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
 /// nothing is checked any more.
@@ -12740,14 +12770,7 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
                  const Source& positions, const Threads& threads,
                  reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
-  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
-    const Index block = queries.block();
-    for (Index begin = first; begin < last; begin += block) {
-      const Index end = (std::min)(begin + block, last);
-      queries.run(positions, begin, end);
-      keys.run(positions, begin, end);
-    }
-  });
+  run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -6249,6 +6249,34 @@ enum class reverse_rotation { inverse, transpose };
 /// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
 /// rotated before the next; there is one.
 enum class head_order { together, of_memory, one };
+/// Whether the heads of a token are next to each other, not the tokens of a head.
+template <class T>
+bool is_token_major(const head_view<T>& x) {
+  return x.token_stride >= x.head_stride || x.tokens == 1;
+}
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the batch, laid end to end: `count` tokens
+/// of row b, from token t on, at most `most`.
+template <class T, class Visit>
+void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
+  for (Index count; first < last; first += count) {
+    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
+    count = (std::min)({last - first, x.tokens - t, most});
+    visit(b, t, count);
+  }
+}
+/// Runs plans of the same tokens on the caller's threads: all plans over `block` tokens before the next ones,
+/// while the table's rows of these are in the cache. A plan has tokens(), bytes() and run(first, last).
+template <class Threads, class Plan, class... More>
+void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
+  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
+    const Index step = sizeof...(More) == 0 ? last - first : block;
+    for (; first < last; first += step) {
+      const Index end = (std::min)(first + step, last);
+      plan.run(first, end);
+      (more.run(first, end), ...);
+    }
+  });
+}
 /// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
 /// on the type of the positions, so that its loops are compiled once and not once per type.
 template <class Layout, bool inverse, class T, class S>
@@ -6285,13 +6313,11 @@ class rotation_plan {
   void run(const Source& positions, Index first, Index last) const {
     constexpr Index most = 256;
     std::int64_t found[most];
-    while (first < last) {
-      const Index b = first < x_.tokens ? 0 : first / x_.tokens, t = first - b * x_.tokens;
-      const Index count = (std::min)({last - first, x_.tokens - t, most});
-      for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
-      run_row(b, t, t + count, found);
-      first += count;
-    }
+    for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
+                   [&](Index b, Index t, Index count) {
+                     for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
+                     rotate_piece(b, t, count, found);
+                   });
   }
  private:
   /// A view whose strides may be added to a pointer: the stride of one head or one token alone may be
@@ -6302,7 +6328,7 @@ class rotation_plan {
     if (x.tokens == 1) x.token_stride = 0;
     return x;
   }
-  void run_row(Index b, Index first, Index last, const std::int64_t* positions) const;
+  void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
   /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
   /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
   /// Zen 5.
@@ -6320,7 +6346,7 @@ class rotation_plan {
     // Prefetching helps heads side by side, or one and its table (0.48 -> 0.82 and 0.69 -> 1.0). Where the
     // heads of a token are next to each other processors find the streams by themselves, and it made prefill
     // slower (0.97 -> 0.76, Zen 4).
-    if ((x_.heads == 1 || !is_token_major()) && from_memory)
+    if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
     // Rows of two blocks: half_split 0.72 -> 0.82 (prefill of 128 channels), interleaved side by side 0.82 ->
     // 0.90.
@@ -6331,8 +6357,6 @@ class rotation_plan {
   bool begins_with_line() const {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
-  /// Whether the heads of a token are next to each other, not the tokens of a head.
-  bool is_token_major() const { return x_.token_stride >= x_.head_stride || x_.tokens == 1; }
   /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
   /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
@@ -6400,42 +6424,48 @@ class rotation_plan {
   bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
 };
-/// Tokens [first, last) of row b, at positions[0], positions[1], ..., in the order of memory. Where the heads
-/// of a token are next to each other, these are taken together. Where the tokens of a head are, a few heads
-/// are taken side by side and share the table row of a token: one alone would read as much of the table as of
-/// its data, all would be too many streams. Not inline, so that programs can have it compiled once.
+/// `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in the order of memory.
+/// Where the heads of a token are next to each other, these are taken together. Where the tokens of a head
+/// are, a few heads are taken side by side and share the table row of a token: one alone would read as much
+/// of the table as of its data, all would be too many streams. Not inline, so that programs can have it
+/// compiled once.
 template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::run_row(Index b, Index first, Index last,
-                                                   const std::int64_t* positions) const {
-  const bool token_major = is_token_major();
-  const Index streams = token_major ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8},
-              tokens = token_major ? last - first : block();
-  for (Index begin = first; begin < last; begin += tokens)
-    for (Index h = 0; h < x_.heads; h += streams) {
-      const Index end = (std::min)(begin + tokens, last), heads = (std::min)(streams, x_.heads - h);
-      const token_heads<T> x = {x_.at(b, begin, h) + first_channel_, out_.at(b, begin, h) + first_channel_,
-                                heads, x_.head_stride, out_.head_stride};
-      const std::int64_t* here = positions + (begin - first);
-      const auto rotate_in = [&]<head_order order>() {
-        in_place_ ? rotate_tokens<true, order>(x, end - begin, here)
-                  : rotate_tokens<false, order>(x, end - begin, here);
-      };
-      if (order_ == head_order::one)
-        rotate_in.template operator()<head_order::one>();
-      else if (order_ == head_order::of_memory)
-        rotate_in.template operator()<head_order::of_memory>();
-      else
-        rotate_in.template operator()<head_order::together>();
-    }
+void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
+                                                        const std::int64_t* positions) const {
+  const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
+  for (Index h = 0; h < x_.heads; h += together) {
+    const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
+                              (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
+    const auto rotate_in = [&]<head_order order>() {
+      in_place_ ? rotate_tokens<true, order>(x, count, positions)
+                : rotate_tokens<false, order>(x, count, positions);
+    };
+    if (order_ == head_order::one)
+      rotate_in.template operator()<head_order::one>();
+    else if (order_ == head_order::of_memory)
+      rotate_in.template operator()<head_order::of_memory>();
+    else
+      rotate_in.template operator()<head_order::together>();
+  }
 }
+/// A rotation_plan with the positions it is for.
+template <class Plan, class Source>
+struct plan_at {
+  const Plan& plan;
+  const Source& positions;
+  Index tokens() const { return plan.tokens(); }
+  double bytes() const { return plan.bytes(); }
+  void run(Index first, Index last) const { plan.run(positions, first, last); }
+};
+template <class Plan, class Source>
+plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
-  parallel_pieces(threads, all.tokens(), all.bytes(),
-                  [&](Index first, Index last) { all.run(positions, first, last); });
+  run_plans(threads, all.block(), plan_at{all, positions});
 }
 /// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
 /// nothing is checked any more.
@@ -6444,14 +6474,7 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
                  const Source& positions, const Threads& threads,
                  reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
-  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
-    const Index block = queries.block();
-    for (Index begin = first; begin < last; begin += block) {
-      const Index end = (std::min)(begin + block, last);
-      queries.run(positions, begin, end);
-      keys.run(positions, begin, end);
-    }
-  });
+  run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -11507,24 +11530,16 @@ class norm_pass {
   void run(Index first, Index last) const {
     const A* const gains =
         norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      run_row(b, t, t + count, gains);
-      first += count;
-    }
+    // Where the tokens of a head are next to each other, eight heads at a time are taken for each token, so
+    // that as many streams are read side by side.
+    const bool all_heads = is_token_major(x_) || norm_.group > 1;
+    const Index together = all_heads ? x_.heads : Index{8};
+    for_each_piece(x_, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
+      for (Index h = 0; h < x_.heads; h += together)
+        for (Index i = t; i < t + count; ++i) run_heads(b, i, h, (std::min)(together, x_.heads - h), gains);
+    });
   }
  private:
-  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
-  /// are taken for each token, so that as many streams are read side by side.
-  void run_row(Index b, Index first, Index last, const A* gains) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
-  }
   /// Heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
     struct wide_heads {};
@@ -11564,30 +11579,15 @@ class norm_pass {
   norm_rule<W> norm_;
   Turn turn_;
 };
-/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
-template <class Threads, class First, class... More>
-void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
-  constexpr Index block = 32;
-  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
-                  [&](Index begin, Index last) {
-                    if constexpr (sizeof...(More) == 0) {
-                      first.run(begin, last);
-                    } else {
-                      for (; begin < last; begin += block) {
-                        const Index end = (std::min)(begin + block, last);
-                        first.run(begin, end);
-                        (more.run(begin, end), ...);
-                      }
-                    }
-                  });
-}
+/// Tokens whose queries and keys are normalised before the next ones.
+inline constexpr Index tokens_of_norm = 32;
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
   using turn = row_turn<Layout, S, Source>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -11656,7 +11656,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   ROPE_ASSERT(same_or_disjoint(x, out));
-  run_norm_passes(threads, norm_pass<T, W, no_turn>(x, out, rule, {}));
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, no_turn>(x, out, rule, {}));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -11679,8 +11679,8 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
   const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
   const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
   using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_norm_passes(threads, norm_pass<T, QW, turn>(q, q, q_rule, turn(table, source)),
-                  norm_pass<T, KW, turn>(k, k, k_rule, turn(table, source)));
+  run_plans(threads, tokens_of_norm, norm_pass<T, QW, turn>(q, q, q_rule, turn(table, source)),
+            norm_pass<T, KW, turn>(k, k, k_rule, turn(table, source)));
 }
 }  // namespace detail
 /// Normalises every head of `x` in place.

@@ -9,12 +9,12 @@
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
-#include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -119,26 +119,17 @@ class norm_pass {
   void run(Index first, Index last) const {
     const A* const gains =
         norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      run_row(b, t, t + count, gains);
-      first += count;
-    }
+    // Where the tokens of a head are next to each other, eight heads at a time are taken for each token, so
+    // that as many streams are read side by side.
+    const bool all_heads = is_token_major(x_) || norm_.group > 1;
+    const Index together = all_heads ? x_.heads : Index{8};
+    for_each_piece(x_, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
+      for (Index h = 0; h < x_.heads; h += together)
+        for (Index i = t; i < t + count; ++i) run_heads(b, i, h, (std::min)(together, x_.heads - h), gains);
+    });
   }
 
  private:
-  /// Tokens [first, last) of row b. Where the tokens of a head are next to each other, eight heads at a time
-  /// are taken for each token, so that as many streams are read side by side.
-  void run_row(Index b, Index first, Index last, const A* gains) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
-  }
-
   /// Heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
     struct wide_heads {};
@@ -180,23 +171,8 @@ class norm_pass {
   Turn turn_;
 };
 
-/// Runs checked passes over the same tokens, block by block: all passes over a block before the next block.
-template <class Threads, class First, class... More>
-void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
-  constexpr Index block = 32;
-  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
-                  [&](Index begin, Index last) {
-                    if constexpr (sizeof...(More) == 0) {
-                      first.run(begin, last);
-                    } else {
-                      for (; begin < last; begin += block) {
-                        const Index end = (std::min)(begin + block, last);
-                        first.run(begin, end);
-                        (more.run(begin, end), ...);
-                      }
-                    }
-                  });
-}
+/// Tokens whose queries and keys are normalised before the next ones.
+inline constexpr Index tokens_of_norm = 32;
 
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
@@ -204,7 +180,7 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
   using turn = row_turn<Layout, S, Source>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
 }  // namespace detail
