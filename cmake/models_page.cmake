@@ -328,7 +328,9 @@ string(APPEND text "
 ## GGUF
 
 Names as in `general.architecture`; what llama.cpp has fixed in its code. YaRN has betas 32 and 1 whatever a file says, and the
-keys `rope.scaling.yarn_*` have no effect, but where the table says so.
+keys `rope.scaling.yarn_*` have no effect, but where the table says so. Layers slide only where the table says which: elsewhere
+`attention.sliding_window`, `attention.sliding_window_pattern`, `rope.freq_base_swa` and `rope.dimension_count_swa` have no effect,
+and a warning names them. A window that is not known has a warning with the key that is missing.
 
 | architecture | layout | what else |
 |---|---|---|
@@ -352,6 +354,8 @@ foreach(record IN LISTS records)
   field(default_window "")
   field(fixed_window "")
   field(period_layers "")
+  field(all_slide "")
+  field(window_varies "")
   field(full_rotate true)
   field(sliding "")
   field(no_rope_every "")
@@ -414,6 +418,8 @@ foreach(record IN LISTS records)
   if(pattern STREQUAL "list" AND NOT needs_pattern)
     list(APPEND words "which layers slide is a list, attention.sliding_window_pattern")
   endif()
+  say(all_slide "every layer that attends slides if the file has a window")
+  say(window_varies "some versions of llama.cpp do not read attention.sliding_window")
   say(default_window "window ${default_window} where the key is absent")
   say(fixed_window "window ${fixed_window} whatever attention.sliding_window says")
   say(dense_rotate "the first leading_dense_block_count layers turn all the same")

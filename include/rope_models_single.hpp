@@ -6535,11 +6535,13 @@ struct gguf_record {
   Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
   bool full_first = false;  // it is the first of them, else the last
   pattern_form pattern = pattern_form::number;
-  bool needs_window = false;  // without attention.sliding_window no layer slides
-  Index default_window = 0;   // where attention.sliding_window is absent; 0: not known
-  Index fixed_window = 0;     // whatever attention.sliding_window says, unless that is 0
-  Index period_layers = 0;    // only in models of so many layers; 0: in all
-  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
+  Index fixed_window = 0;      // whatever attention.sliding_window says, unless that is 0
+  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  bool all_slide = false;      // every layer that attends slides, if the file has a window
+  bool window_varies = false;  // some versions of llama.cpp do not read it
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
@@ -6572,6 +6574,12 @@ struct gguf_record {
                                // attention.compress_rope_freq_base and m = 1
   std::string_view note = {};  // what a description has no word for: a warning
 };
+/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs have
+/// such layers. An architecture without a record may be one of them.
+constexpr bool may_slide(const gguf_record& r) {
+  return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
+         r.compressed;
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -6750,7 +6758,8 @@ inline bool of_other_size(const gguf_record& record, Index layers) {
 template <class L>
 bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto window = reader.number("attention.sliding_window", range::window);
-  return of_other_size(record, layers) || (record.needs_window && window.value_or(0) <= 0);
+  const bool needs_window = record.needs_window || record.all_slide;
+  return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
 /// Names attention.sliding_window_pattern where llama.cpp does not read it, or not in every version.
 ///
@@ -6764,8 +6773,8 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
   const std::string of = " is not read for " + reader.architecture();
   if (of_other_size(record, layers))
     warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");
-  else if (record.pattern == pattern_form::number && record.period == 0)
-    warnings.push_back(reader.key(name) + of + " by llama.cpp; it is taken to say which layers slide");
+  else if (record.all_slide || record.compressed || !may_slide(record))
+    warnings.push_back(reader.key(name) + of + (may_slide(record) ? "" : "; no layer slides"));
   else if (record.pattern == pattern_form::number && list)
     warnings.push_back(reader.key(name) +
                        " is a list, in whose place llama.cpp of August 2026 takes a period of " +
@@ -6784,7 +6793,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   if (record.pattern == pattern_form::list && every)
     reader.refuse(reader.key(name), "must be a list of one value per layer, got a number");
   std::vector<bool> sliding;
-  if (none_slides(reader, record, layers)) return sliding;
+  if (none_slides(reader, record, layers) || record.all_slide || record.compressed) return sliding;
   if (given) {
     for (const double slides : gguf_layer_list(reader, name, layers, *given))
       sliding.push_back(!equal(slides, 0));
@@ -6848,10 +6857,30 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
 /// attention.sliding_window, or the window that llama.cpp takes in its place; nothing: not known.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
+  if (!may_slide(record)) return 0;
   const auto given = reader.number("attention.sliding_window", range::window);
   if (given && *given > 0 && record.fixed_window > 0) return static_cast<double>(record.fixed_window);
   if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
   return given;
+}
+/// model_rope::window_of_sliding: attention_options::window of layers that slide, 0 where none does.
+///
+/// \param slides  whether some layer slides
+template <class L>
+Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& record, bool slides) {
+  if (!slides) return 0;
+  const auto given = gguf_window(reader, record);
+  if (!given || record.window == window_kind::chunks) return not_known_window;
+  const auto window = static_cast<Index>(*given);
+  return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
+}
+/// The window of a layer where no list says which layers slide.
+template <class L>
+Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
+  const auto given = gguf_window(reader, record);
+  if (none_slides(reader, record, layers) || given == 0.0) return 0;
+  if (record.all_slide) return gguf_window_of_sliding(reader, record, true);
+  return given || record.period > 0 ? not_known_window : 0;
 }
 /// model_rope::windows.
 ///
@@ -6859,21 +6888,40 @@ std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_recor
 template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
-  const auto given = gguf_window(reader, record);
   const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
-  if (sliding.empty() && (silent.empty() || layers == 0)) {
-    if (none_slides(reader, record, layers)) return {0};
-    const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
-    return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
-  }
-  Index window = given ? static_cast<Index>(*given) : not_known_window;
-  if (record.window == window_kind::chunks) window = not_known_window;
-  if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;
+  const Index window = gguf_window_of_sliding(reader, record, !none_slides(reader, record, layers));
+  if (sliding.empty() && (silent.empty() || layers == 0))
+    return {window_without_list(reader, record, layers)};
   std::vector<Index> windows;
   for (const bool slides : sliding) windows.push_back(slides ? window : 0);
-  if (windows.empty()) windows.assign(static_cast<std::size_t>(layers), window > 0 ? not_known_window : 0);
+  if (windows.empty())
+    windows.assign(static_cast<std::size_t>(layers), window_without_list(reader, record, layers));
   for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
+}
+/// Names why the window of a layer that attends is not known.
+///
+/// \param sliding  as gguf_sliding_layers returns it
+/// \param windows  as gguf_windows returns them
+template <class L>
+void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
+                          const std::vector<bool>& sliding, const std::vector<Index>& windows,
+                          std::vector<std::string>& warnings) {
+  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
+  bool known = true;
+  for (std::size_t i = 0; i < windows.size(); ++i)
+    known = known && (windows[i] != not_known_window ||
+                      std::binary_search(silent.begin(), silent.end(), static_cast<Index>(i)));
+  if (known) return;
+  const auto say = [&](const char* name, const char* why) { warnings.push_back(reader.key(name) + why); };
+  if (record.window == window_kind::chunks)
+    return say("attention.sliding_window",
+               " is a length of chunks, in which layers attend; what they see is "
+               "not told by a window");
+  if (!gguf_window(reader, record))
+    return say("attention.sliding_window", " is not given; the window of layers that slide is not known");
+  say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
+      " is not given; which layers slide is not known");
 }
 /// Whether a token sees only tokens before it.
 template <class L>
@@ -7568,10 +7616,10 @@ constexpr bool says_nothing(const gguf_record& r) {
   const gguf_record silent;
   return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
          !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
-         r.fixed_window == 0 && r.period_layers == 0 && r.full_rotate && r.sliding == silent.sliding &&
-         r.window == silent.window && r.causal && !r.sink_logits && r.attends_every == 0 &&
-         r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections && !r.interleaved_sections &&
-         r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
+         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
+         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
+         r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections &&
+         !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
          r.temperature == silent.temperature && r.indexer == silent.indexer &&
          r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
          is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
@@ -7584,6 +7632,13 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
+  if (r.all_slide && (r.period > 0 || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
+                      !r.full_rotate || r.sliding != sliding_rule::same))
+    return "all_slide is of layers that slide and rotate alike";
+  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.window_varies || r.default_window > 0 ||
+       r.fixed_window > 0 || r.window != window_kind::back || !r.full_rotate) &&
+      !may_slide(r))
+    return "where no layer slides there is no window to tell about";
   if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
@@ -7764,8 +7819,8 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "kimi-k3", .instead = "something that is not known"},
       {.architecture = "kimi-linear", .instead = "no positions"},
       {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
-      {.architecture = "lfm2"},
-      {.architecture = "lfm2moe"},
+      {.architecture = "lfm2", .all_slide = true, .sliding = same},
+      {.architecture = "lfm2moe", .all_slide = true, .window_varies = true, .sliding = same},
       {.architecture = "llada", .layout = interleaved},
       {.architecture = "llada-moe"},
       {.architecture = "llama", .layout = interleaved},
@@ -7964,10 +8019,11 @@ namespace detail {
 /// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
 /// from those that it uses.
 ///
-/// \param base   of the layers that do not slide
-/// \param model  with its groups
+/// \param base    of the layers that do not slide
+/// \param layers  as gguf_layer_count returns it
+/// \param model   with its groups
 template <class L>
-void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base,
+void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base, Index layers,
                       model_draft& model) {
   const auto say = [&](const char* name, const std::string& what) {
     model.warnings.push_back(reader.key(name) + what);
@@ -7987,12 +8043,24 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   note("rope.scaling.factor", 1, !record.unscaled);
   note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
   note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
-  note("rope.freq_base_swa", base,
-       record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
-           record.sliding != sliding_rule::bare && !record.compressed);
   note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
-  note("attention.sliding_window", static_cast<double>(record.fixed_window),
-       record.fixed_window == 0 || equal(model.sliding_window, 0));
+  if (none_slides(reader, record, layers)) {
+    const auto has_no_effect = [&](const char* name, double as_if_absent) {
+      if (!equal(reader.number(name, range::any_number).value_or(as_if_absent), as_if_absent))
+        say(name, " has no effect for " + reader.architecture() + ": no layer slides");
+    };
+    has_no_effect("attention.sliding_window", 0);
+    has_no_effect("rope.freq_base_swa", base);
+    has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
+  } else {
+    if (record.window_varies && model.sliding_window > 0)
+      say("attention.sliding_window", " is not read by every version of llama.cpp; it is used here");
+    note("rope.freq_base_swa", base,
+         record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
+             record.sliding != sliding_rule::bare && !record.compressed);
+    note("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()), !record.all_slide);
+    note("attention.sliding_window", static_cast<double>(record.fixed_window), record.fixed_window == 0);
+  }
   note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
   note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
   note("attention.max_alibi_bias", 0, false);
@@ -8094,6 +8162,10 @@ class gguf_importer {
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
     note_sliding_pattern(reader_, record_, layers_, model_.warnings);
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
+    model_.window_of_sliding =
+        gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
+    if (!record_.compressed)
+      note_unknown_windows(reader_, record_, layers_, sliding_, model_.windows, model_.warnings);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
     add_query_scaling(reader_, record_, model_);
@@ -8107,7 +8179,7 @@ class gguf_importer {
       add_groups_of_types();
     note_scaling();
     name_assumed(reader_, record_, sliding_, model_);
-    note_unread_keys(reader_, record_, shape().base(false), model_);
+    note_unread_keys(reader_, record_, shape().base(false), layers_, model_);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     return std::move(model_).finished();
   }
@@ -8142,7 +8214,8 @@ class gguf_importer {
         reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
         record_.half_of_full || (own_base && model_.sliding_window > 0) ||
         (unscaled && !sliding_.empty() && any_scaling);
-    if (!two_types || none_slides(reader_, record_, layers_) || (plain && sliding_.empty()))
+    if (!two_types || record_.all_slide || none_slides(reader_, record_, layers_) ||
+        (plain && sliding_.empty()))
       return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
     add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
@@ -8156,12 +8229,15 @@ class gguf_importer {
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
       add_group(type, false, base, shape().dimension(false));
-    const auto window = reader_.number("attention.sliding_window", range::whole);
     model_.windows.clear();
     model_.keys_are_values = true;
     for (const std::string& type : model_.layers)
-      model_.windows.push_back(type == "sliding_attention" && window ? static_cast<Index>(*window)
-                                                                     : not_known_window);
+      model_.windows.push_back(type == "sliding_attention" ? model_.window_of_sliding : not_known_window);
+    if (model_.window_of_sliding == not_known_window)
+      model_.warnings.push_back(reader_.key("attention.sliding_window") +
+                                " is not given; the window of layers that slide is not known");
+    model_.warnings.push_back(reader_.key("attention.compress_ratios") +
+                              ": what layers of compressed keys see is not told by a window");
     model_.warnings.push_back(
         "keys are values too: the output of attention is turned back by the position of its query");
   }
@@ -8218,7 +8294,8 @@ class gguf_importer {
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
-        const char* which = sliding_.empty() && !model_.layers.empty()
+        const char* which = none_slides(reader_, record_, layers_) ? " is applied to every layer"
+                            : sliding_.empty() && !model_.layers.empty()
                                 ? " is applied to every layer; which of them slide is not known"
                                 : " is not applied to sliding layers; whether it should be is not known";
         return model_.warnings.push_back(reader_.key("rope.scaling") + which);
@@ -8346,6 +8423,9 @@ struct gguf_options {
 /// that is absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN
 /// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
 /// compare_models() shows by how much.
+///
+/// Layers slide only in architectures whose graphs in llama.cpp have layers that do: for all others the window
+/// is 0, and warnings name the keys that have no effect.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///

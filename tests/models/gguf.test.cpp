@@ -47,6 +47,13 @@ testing::gguf_file small(const json& more = json::object()) {
   return gguf("llama", entries);
 }
 
+/// The same of an architecture that has no record, whose layers may slide.
+rope::model_rope of_novel(const json& more) {
+  json entries = {{".embedding_length", 512}, {".attention.head_count", 4}, {".context_length", 4096}};
+  entries.update(more);
+  return import_gguf(gguf("novel", entries), {.layout = layout_kind::interleaved});
+}
+
 }  // namespace
 
 TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[models][gguf]") {
@@ -191,8 +198,8 @@ TEST_CASE("sliding layers have a base of their own and no scaling", "[models][gg
   CHECK(same(model.group("full_attention")->frequencies,
              frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
   CHECK(same(model.group("sliding_attention")->frequencies, frequencies(256, 1e4)));
-  const auto own = import_gguf(
-      small({{".rope.freq_base", 1e6}, {".rope.freq_base_swa", 2e4}, {".rope.dimension_count_swa", 64}}));
+  const auto own =
+      of_novel({{".rope.freq_base", 1e6}, {".rope.freq_base_swa", 2e4}, {".rope.dimension_count_swa", 64}});
   CHECK(same(own.group("sliding_attention")->frequencies, frequencies(64, 2e4)));
 }
 
@@ -224,16 +231,16 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
   SECTION("layers that are known to slide have their names and are not scaled") {
     json typed = entries;
     typed.update({{".attention.sliding_window_pattern", {0, 1, 1, 0, 1}}, {".rope.scaling.factor", 4}});
-    const auto sliding = import_gguf(small(typed));
+    const auto sliding = of_novel(typed);
     REQUIRE(sliding.groups().size() == 2);
     CHECK(same(sliding.group("full_attention")->frequencies,
                frequencies(64, 5e6, rope::linear_scaling{.factor = 4})));
     CHECK(same(sliding.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
     CHECK(sliding.group_of_layer(4)->layer_type == "sliding_attention");
-    CHECK(has_warning(sliding.warnings, "llama.rope.scaling is not applied to sliding layers"));
+    CHECK(has_warning(sliding.warnings, "novel.rope.scaling is not applied to sliding layers"));
     // Two bases of one type keep their numbers in the name.
     typed[".rope.freq_base_per_layer"] = {5e6, 1e4, 2e4, 5e6, 1e4};
-    const auto three = import_gguf(small(typed));
+    const auto three = of_novel(typed);
     REQUIRE(three.groups().size() == 3);
     CHECK(three.group_of_layer(3)->layer_type == "full_attention");
     CHECK(three.group_of_layer(2)->layer_type == "sliding_attention, base 20000, 128 channels");
@@ -310,8 +317,12 @@ TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
   const std::vector<double> long_list(16385, 1);
   CHECK(refuses({{".rope.dimension_count_per_layer", long_list}}, "llama.rope.dimension_count_per_layer",
                 "at most 16384, got 16385"));
-  CHECK(refuses({{".attention.sliding_window_pattern", long_list}}, "llama.attention.sliding_window_pattern",
-                "at most 16384, got 16385"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        import_gguf(gguf("gemma2",
+                         {{".attention.key_length", 64}, {".attention.sliding_window_pattern", long_list}}));
+      },
+      "gemma2.attention.sliding_window_pattern", "at most 16384, got 16385"));
   CHECK(refuses({{".rope.dimension_sections", {64, 0, 0, 0, 0, 0, 0, 0, 0}}}, "llama.rope.dimension_sections",
                 "at most 8 values, got 9"));
 }
@@ -395,7 +406,7 @@ TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][ggu
 
 TEST_CASE("lists of a GGUF file without a count of layers are of one length", "[models][gguf]") {
   const std::vector<int> many(2000, 0);
-  for (const char* name : {"gemma3", "qwen3next", "llama4", "mimo2"})
+  for (const char* name : {"gemma3", "gpt-oss", "llama4", "mimo2"})
     for (const char* key : {".attention.head_count_kv", ".attention.recurrent_layers"}) {
       json entries = {{".attention.key_length", 64},
                       {".attention.sliding_window", 64},
@@ -449,7 +460,7 @@ TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in e
   const json list = {0, 1, 1, 0};
   CHECK(has_warning(warnings("gemma2", list), "gemma2.attention.sliding_window_pattern is a list",
                     "a period of 2 for gemma2", "the list, as is done here"));
-  CHECK(has_warning(warnings("qwen2", list), "is not read for qwen2", "taken to say which layers slide"));
+  CHECK(has_warning(warnings("qwen2", list), "is not read for qwen2", "no layer slides"));
   CHECK(has_warning(warnings("qwen2", 2), "is not read for qwen2"));
   CHECK(has_warning(warnings("exaone4", 2), "is not read for exaone4 of 4 layers; none slides"));
   for (const char* reader : {"gemma4", "mellum"}) CHECK(warnings(reader, list).empty());
@@ -576,8 +587,10 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
             {"llama.rope.freq_base_per_layer", "greater than 1", "got 1"}},
            {small({{".rope.dimension_count_per_layer", {64, 33}}}),
             {"llama.rope.dimension_count_per_layer", "even", "got 33"}},
-           {small({{".block_count", 3}, {".attention.sliding_window_pattern", {1, 0}}}),
-            {"llama.attention.sliding_window_pattern", "block_count values, 3", "got 2"}},
+           {gguf("gemma2", {{".attention.key_length", 64},
+                            {".block_count", 3},
+                            {".attention.sliding_window_pattern", {1, 0}}}),
+            {"gemma2.attention.sliding_window_pattern", "block_count values, 3", "got 2"}},
            {small({{".attention.sliding_window", 1e300}}),
             {"llama.attention.sliding_window", "up to 2^53", "1e+300"}},
            {small({{".attention.sliding_window_pattern", {1, 2}}}),
@@ -746,7 +759,9 @@ TEST_CASE("a key that llama.cpp does not read is reported by its name", "[models
   CHECK(names("cogvlm", "rope.scaling.attn_factor", 2));
   CHECK_FALSE(names("cogvlm", "rope.freq_base", 10000));
   CHECK_FALSE(names("llama", "rope.freq_base", 777));
-  for (const char* one : {"cohere2", "muse-glimmer", "olmo2"}) CHECK(names(one, "rope.freq_base_swa", 777));
+  for (const char* one : {"cohere2", "muse-glimmer"}) CHECK(names(one, "rope.freq_base_swa", 777));
+  CHECK(has_warning(warnings("olmo2", {{".attention.sliding_window", 64}, {".rope.freq_base_swa", 777}}),
+                    "rope.freq_base_swa is not read"));
   for (const char* one : {"gemma3", "modern-bert", "exaone-moe", "laguna"})
     CHECK_FALSE(names(one, "rope.freq_base_swa", 777));
   CHECK(names("smallthinker", "attention.sliding_window", 512));

@@ -160,6 +160,8 @@ TEST_CASE("of an architecture of GGUF that does not rotate a record says nothing
       {{.architecture = "", .instead = none, .default_window = 1}, rule},
       {{.architecture = "", .instead = none, .fixed_window = 1}, rule},
       {{.architecture = "", .instead = none, .period_layers = 1}, rule},
+      {{.architecture = "", .instead = none, .all_slide = true}, rule},
+      {{.architecture = "", .instead = none, .window_varies = true}, rule},
       {{.architecture = "", .instead = none, .full_rotate = false}, rule},
       {{.architecture = "", .instead = none, .sliding = sliding_rule::same}, rule},
       {{.architecture = "", .instead = none, .window = window_kind::chunks}, rule},
@@ -196,11 +198,25 @@ TEST_CASE("of an architecture of GGUF that does not rotate a record says nothing
 
 TEST_CASE("a record of GGUF that no file can make visible breaks a rule", "[models]") {
   constexpr auto list = pattern_form::list;
+  constexpr auto same = sliding_rule::same;
   const char* compressed = "layers of compressed keys";
   check<gguf_record>({
       {{.architecture = "", .attends_every = 1}, "0 says"},
       {{.architecture = "", .no_rope_first = true}, "no_rope_first is"},
       {{.architecture = "", .period_layers = 1}, "period_layers says"},
+      {{.architecture = "", .all_slide = true}, "all_slide is"},
+      {{.architecture = "", .period = 2, .all_slide = true, .sliding = same}, "all_slide is"},
+      {{.architecture = "", .pattern = list, .all_slide = true, .sliding = same}, "all_slide is"},
+      {{.architecture = "", .all_slide = true, .sliding = same, .compressed = true}, "all_slide is"},
+      {{.architecture = "", .needs_window = true, .all_slide = true, .sliding = same}, "all_slide is"},
+      {{.architecture = "", .all_slide = true, .full_rotate = false, .sliding = same}, "all_slide is"},
+      {{.architecture = "x", .sliding = same}, "where no layer slides"},
+      {{.architecture = "x", .needs_window = true}, "where no layer slides"},
+      {{.architecture = "x", .window_varies = true}, "where no layer slides"},
+      {{.architecture = "x", .default_window = 1}, "where no layer slides"},
+      {{.architecture = "x", .fixed_window = 1}, "where no layer slides"},
+      {{.architecture = "x", .window = window_kind::chunks}, "where no layer slides"},
+      {{.architecture = "x", .full_rotate = false}, "where no layer slides"},
       {{.architecture = "", .dense_rotate = true}, "dense_rotate is"},
       {{.architecture = "", .half_split_sections = true}, "half_split_sections is"},
       {{.architecture = "", .last_channels = true, .whole_head = true}, "of a whole head"},

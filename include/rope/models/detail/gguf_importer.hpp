@@ -66,6 +66,10 @@ class gguf_importer {
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
     note_sliding_pattern(reader_, record_, layers_, model_.warnings);
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
+    model_.window_of_sliding =
+        gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
+    if (!record_.compressed)
+      note_unknown_windows(reader_, record_, layers_, sliding_, model_.windows, model_.warnings);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
     add_query_scaling(reader_, record_, model_);
@@ -79,7 +83,7 @@ class gguf_importer {
       add_groups_of_types();
     note_scaling();
     name_assumed(reader_, record_, sliding_, model_);
-    note_unread_keys(reader_, record_, shape().base(false), model_);
+    note_unread_keys(reader_, record_, shape().base(false), layers_, model_);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     return std::move(model_).finished();
   }
@@ -117,7 +121,8 @@ class gguf_importer {
         reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
         record_.half_of_full || (own_base && model_.sliding_window > 0) ||
         (unscaled && !sliding_.empty() && any_scaling);
-    if (!two_types || none_slides(reader_, record_, layers_) || (plain && sliding_.empty()))
+    if (!two_types || record_.all_slide || none_slides(reader_, record_, layers_) ||
+        (plain && sliding_.empty()))
       return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
     add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
@@ -132,12 +137,15 @@ class gguf_importer {
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
       add_group(type, false, base, shape().dimension(false));
-    const auto window = reader_.number("attention.sliding_window", range::whole);
     model_.windows.clear();
     model_.keys_are_values = true;
     for (const std::string& type : model_.layers)
-      model_.windows.push_back(type == "sliding_attention" && window ? static_cast<Index>(*window)
-                                                                     : not_known_window);
+      model_.windows.push_back(type == "sliding_attention" ? model_.window_of_sliding : not_known_window);
+    if (model_.window_of_sliding == not_known_window)
+      model_.warnings.push_back(reader_.key("attention.sliding_window") +
+                                " is not given; the window of layers that slide is not known");
+    model_.warnings.push_back(reader_.key("attention.compress_ratios") +
+                              ": what layers of compressed keys see is not told by a window");
     model_.warnings.push_back(
         "keys are values too: the output of attention is turned back by the position of its query");
   }
@@ -196,7 +204,8 @@ class gguf_importer {
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
-        const char* which = sliding_.empty() && !model_.layers.empty()
+        const char* which = none_slides(reader_, record_, layers_) ? " is applied to every layer"
+                            : sliding_.empty() && !model_.layers.empty()
                                 ? " is applied to every layer; which of them slide is not known"
                                 : " is not applied to sliding layers; whether it should be is not known";
         return model_.warnings.push_back(reader_.key("rope.scaling") + which);

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
+#include <algorithm>  // std::binary_search
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -64,7 +65,8 @@ inline bool of_other_size(const gguf_record& record, Index layers) {
 template <class L>
 bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto window = reader.number("attention.sliding_window", range::window);
-  return of_other_size(record, layers) || (record.needs_window && window.value_or(0) <= 0);
+  const bool needs_window = record.needs_window || record.all_slide;
+  return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
 
 /// Names attention.sliding_window_pattern where llama.cpp does not read it, or not in every version.
@@ -79,8 +81,8 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
   const std::string of = " is not read for " + reader.architecture();
   if (of_other_size(record, layers))
     warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");
-  else if (record.pattern == pattern_form::number && record.period == 0)
-    warnings.push_back(reader.key(name) + of + " by llama.cpp; it is taken to say which layers slide");
+  else if (record.all_slide || record.compressed || !may_slide(record))
+    warnings.push_back(reader.key(name) + of + (may_slide(record) ? "" : "; no layer slides"));
   else if (record.pattern == pattern_form::number && list)
     warnings.push_back(reader.key(name) +
                        " is a list, in whose place llama.cpp of August 2026 takes a period of " +
@@ -100,7 +102,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   if (record.pattern == pattern_form::list && every)
     reader.refuse(reader.key(name), "must be a list of one value per layer, got a number");
   std::vector<bool> sliding;
-  if (none_slides(reader, record, layers)) return sliding;
+  if (none_slides(reader, record, layers) || record.all_slide || record.compressed) return sliding;
   if (given) {
     for (const double slides : gguf_layer_list(reader, name, layers, *given))
       sliding.push_back(!equal(slides, 0));
@@ -167,10 +169,32 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
 /// attention.sliding_window, or the window that llama.cpp takes in its place; nothing: not known.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
+  if (!may_slide(record)) return 0;
   const auto given = reader.number("attention.sliding_window", range::window);
   if (given && *given > 0 && record.fixed_window > 0) return static_cast<double>(record.fixed_window);
   if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
   return given;
+}
+
+/// model_rope::window_of_sliding: attention_options::window of layers that slide, 0 where none does.
+///
+/// \param slides  whether some layer slides
+template <class L>
+Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& record, bool slides) {
+  if (!slides) return 0;
+  const auto given = gguf_window(reader, record);
+  if (!given || record.window == window_kind::chunks) return not_known_window;
+  const auto window = static_cast<Index>(*given);
+  return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
+}
+
+/// The window of a layer where no list says which layers slide.
+template <class L>
+Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
+  const auto given = gguf_window(reader, record);
+  if (none_slides(reader, record, layers) || given == 0.0) return 0;
+  if (record.all_slide) return gguf_window_of_sliding(reader, record, true);
+  return given || record.period > 0 ? not_known_window : 0;
 }
 
 /// model_rope::windows.
@@ -179,21 +203,41 @@ std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_recor
 template <class L>
 std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                                 const std::vector<bool>& sliding) {
-  const auto given = gguf_window(reader, record);
   const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
-  if (sliding.empty() && (silent.empty() || layers == 0)) {
-    if (none_slides(reader, record, layers)) return {0};
-    const bool slides_unsaid = record.period > 0 && !given;  // no layers are named
-    return {given.value_or(0) > 0 || slides_unsaid ? not_known_window : 0};
-  }
-  Index window = given ? static_cast<Index>(*given) : not_known_window;
-  if (record.window == window_kind::chunks) window = not_known_window;
-  if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;
+  const Index window = gguf_window_of_sliding(reader, record, !none_slides(reader, record, layers));
+  if (sliding.empty() && (silent.empty() || layers == 0))
+    return {window_without_list(reader, record, layers)};
   std::vector<Index> windows;
   for (const bool slides : sliding) windows.push_back(slides ? window : 0);
-  if (windows.empty()) windows.assign(static_cast<std::size_t>(layers), window > 0 ? not_known_window : 0);
+  if (windows.empty())
+    windows.assign(static_cast<std::size_t>(layers), window_without_list(reader, record, layers));
   for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
+}
+
+/// Names why the window of a layer that attends is not known.
+///
+/// \param sliding  as gguf_sliding_layers returns it
+/// \param windows  as gguf_windows returns them
+template <class L>
+void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
+                          const std::vector<bool>& sliding, const std::vector<Index>& windows,
+                          std::vector<std::string>& warnings) {
+  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
+  bool known = true;
+  for (std::size_t i = 0; i < windows.size(); ++i)
+    known = known && (windows[i] != not_known_window ||
+                      std::binary_search(silent.begin(), silent.end(), static_cast<Index>(i)));
+  if (known) return;
+  const auto say = [&](const char* name, const char* why) { warnings.push_back(reader.key(name) + why); };
+  if (record.window == window_kind::chunks)
+    return say("attention.sliding_window",
+               " is a length of chunks, in which layers attend; what they see is "
+               "not told by a window");
+  if (!gguf_window(reader, record))
+    return say("attention.sliding_window", " is not given; the window of layers that slide is not known");
+  say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
+      " is not given; which layers slide is not known");
 }
 
 /// Whether a token sees only tokens before it.

@@ -70,11 +70,13 @@ struct gguf_record {
   Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
   bool full_first = false;  // it is the first of them, else the last
   pattern_form pattern = pattern_form::number;
-  bool needs_window = false;  // without attention.sliding_window no layer slides
-  Index default_window = 0;   // where attention.sliding_window is absent; 0: not known
-  Index fixed_window = 0;     // whatever attention.sliding_window says, unless that is 0
-  Index period_layers = 0;    // only in models of so many layers; 0: in all
-  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
+  Index fixed_window = 0;      // whatever attention.sliding_window says, unless that is 0
+  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  bool all_slide = false;      // every layer that attends slides, if the file has a window
+  bool window_varies = false;  // some versions of llama.cpp do not read it
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
@@ -107,6 +109,13 @@ struct gguf_record {
                                // attention.compress_rope_freq_base and m = 1
   std::string_view note = {};  // what a description has no word for: a warning
 };
+
+/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs have
+/// such layers. An architecture without a record may be one of them.
+constexpr bool may_slide(const gguf_record& r) {
+  return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
+         r.compressed;
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

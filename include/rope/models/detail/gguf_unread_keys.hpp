@@ -6,6 +6,7 @@
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/models/detail/gguf_layers.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/model_draft.hpp>
@@ -21,10 +22,11 @@ namespace detail {
 /// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
 /// from those that it uses.
 ///
-/// \param base   of the layers that do not slide
-/// \param model  with its groups
+/// \param base    of the layers that do not slide
+/// \param layers  as gguf_layer_count returns it
+/// \param model   with its groups
 template <class L>
-void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base,
+void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base, Index layers,
                       model_draft& model) {
   const auto say = [&](const char* name, const std::string& what) {
     model.warnings.push_back(reader.key(name) + what);
@@ -44,12 +46,24 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   note("rope.scaling.factor", 1, !record.unscaled);
   note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
   note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
-  note("rope.freq_base_swa", base,
-       record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
-           record.sliding != sliding_rule::bare && !record.compressed);
   note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
-  note("attention.sliding_window", static_cast<double>(record.fixed_window),
-       record.fixed_window == 0 || equal(model.sliding_window, 0));
+  if (none_slides(reader, record, layers)) {
+    const auto has_no_effect = [&](const char* name, double as_if_absent) {
+      if (!equal(reader.number(name, range::any_number).value_or(as_if_absent), as_if_absent))
+        say(name, " has no effect for " + reader.architecture() + ": no layer slides");
+    };
+    has_no_effect("attention.sliding_window", 0);
+    has_no_effect("rope.freq_base_swa", base);
+    has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
+  } else {
+    if (record.window_varies && model.sliding_window > 0)
+      say("attention.sliding_window", " is not read by every version of llama.cpp; it is used here");
+    note("rope.freq_base_swa", base,
+         record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
+             record.sliding != sliding_rule::bare && !record.compressed);
+    note("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()), !record.all_slide);
+    note("attention.sliding_window", static_cast<double>(record.fixed_window), record.fixed_window == 0);
+  }
   note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
   note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
   note("attention.max_alibi_bias", 0, false);

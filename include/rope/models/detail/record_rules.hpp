@@ -112,10 +112,10 @@ constexpr bool says_nothing(const gguf_record& r) {
   const gguf_record silent;
   return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
          !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
-         r.fixed_window == 0 && r.period_layers == 0 && r.full_rotate && r.sliding == silent.sliding &&
-         r.window == silent.window && r.causal && !r.sink_logits && r.attends_every == 0 &&
-         r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections && !r.interleaved_sections &&
-         r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
+         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
+         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
+         r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections &&
+         !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
          r.temperature == silent.temperature && r.indexer == silent.indexer &&
          r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
          is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
@@ -129,6 +129,13 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
+  if (r.all_slide && (r.period > 0 || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
+                      !r.full_rotate || r.sliding != sliding_rule::same))
+    return "all_slide is of layers that slide and rotate alike";
+  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.window_varies || r.default_window > 0 ||
+       r.fixed_window > 0 || r.window != window_kind::back || !r.full_rotate) &&
+      !may_slide(r))
+    return "where no layer slides there is no window to tell about";
   if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+// What llama.cpp does with keys of windows and of sinks, by architecture.
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <rope/models.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_configs.hpp"
+#include "support/recorded.hpp"
+
+namespace {
+
+using rope::Index;
+using rope::not_known_window;
+using testing::has_warning;
+using testing::json;
+using windows_of = std::vector<Index>;
+
+/// A file of four layers, or what `more` says.
+rope::model_rope import(const std::string& architecture, const json& more,
+                        const rope::gguf_options& options = {}) {
+  json entries = {{".block_count", 4},
+                  {".embedding_length", 512},
+                  {".attention.head_count", 4},
+                  {".attention.key_length", 128},
+                  {".rope.freq_base", 1e4}};
+  entries.update(more);
+  for (const auto& item : more.items())
+    if (item.value().is_null()) entries.erase(item.key());
+  return rope::import_gguf(testing::gguf(architecture, entries), options);
+}
+
+/// The architectures whose loaders read attention.sliding_window: in llama.cpp b10573 those of src/models/*.cpp with
+/// LLM_KV_ATTENTION_SLIDING_WINDOW, without phi3, whose loader sets it to 0 (phi3.cpp), and lfm2moe, see below.
+const std::set<std::string> read_a_window = {
+    "afmoe",  "cohere2",         "cohere2moe", "deepseek4",    "dots3note", "exaone-moe", "exaone4",
+    "gemma2", "gemma-embedding", "gemma3",     "gemma3n",      "gemma4",    "gpt-oss",    "gemma4-assistant",
+    "laguna", "granite_swa",     "lfm2",       "llama4",       "mellum",    "mimo2",      "modern-bert",
+    "olmo2",  "muse-glimmer",    "plamo3",     "smallthinker", "step35",    "spark2_5",   "lfm2moe"};
+
+}  // namespace
+
+TEST_CASE("a window has no effect where llama.cpp has no layers that slide, and a warning names it",
+          "[models][gguf]") {
+  const json file = testing::recorded("models/gguf"), probes = testing::recorded("models/probes").at("gguf");
+  std::set<std::string> seen;
+  for (const json& record : file.at("records")) {
+    const std::string name = record.at("metadata").at("general.architecture");
+    if (read_a_window.count(name) > 0 || !seen.insert(name).second) continue;
+    CAPTURE(name);
+    json keys = {{".attention.sliding_window", 64},
+                 {".attention.sliding_window_pattern", {1, 0, 1, 0}},
+                 {".rope.freq_base_swa", 777},
+                 {".rope.dimension_count_swa", 32}};
+    const auto model = import(name, keys);
+    CHECK(model.groups().size() == 1);
+    CHECK(model.sliding_window == 0);
+    CHECK(model.window_of_sliding == 0);
+    for (Index layer = 0; layer < 4; ++layer)
+      if (model.group_of_layer(layer)) CHECK(model.attention_of_layer(layer).window == 0);
+    for (const char* key :
+         {".attention.sliding_window has no effect for ", ".rope.freq_base_swa has no effect for ",
+          ".rope.dimension_count_swa has no effect for "})
+      CHECK(has_warning(model.warnings, name + key + name + ": no layer slides"));
+    CHECK(has_warning(model.warnings, name + ".attention.sliding_window_pattern is not read for " + name));
+    CHECK_FALSE(has_warning(import(name, json::object()).warnings, "slid"));
+  }
+  CHECK(seen.size() >= 95);
+  CHECK(seen.count("phi3") == 1);
+}
+
+TEST_CASE("a window that is not known is never so in silence", "[models][gguf]") {
+  const json file = testing::recorded("models/gguf"), probes = testing::recorded("models/probes").at("gguf");
+  std::set<std::string> names;
+  for (const json& record : file.at("records"))
+    names.insert(record.at("metadata").at("general.architecture").get<std::string>());
+  int unknown = 0;
+  for (const std::string& name : names)
+    for (const json& more :
+         {json::object(), json{{".attention.sliding_window", 64}}, json{{".block_count", nullptr}},
+          json{{".attention.sliding_window", 64}, {".block_count", nullptr}},
+          json{{".attention.sliding_window", 64},
+               {".attention.sliding_window_pattern", {1, 0, 1, 1, 0, 1}}}}) {
+      json keys = probes.at("needs").value(name, json::object());
+      keys.update({{".block_count", 6}});
+      keys.update(more);
+      CAPTURE(name, keys.dump());
+      const auto model = import(name, keys);
+      bool known = true;
+      for (std::size_t i = 0; i < model.windows.size(); ++i)
+        known = known && (model.windows[i] != not_known_window ||
+                          model.rotation_of_layer(static_cast<Index>(i)) == rope::layer_rotation::none);
+      if (known) continue;
+      ++unknown;
+      CHECK((has_warning(model.warnings, "is not given; the window of layers that slide is not known") ||
+             has_warning(model.warnings, "is not given; which layers slide is not known") ||
+             has_warning(model.warnings, "not told by a window")));
+    }
+  CHECK(unknown >= 30);
+}
+
+TEST_CASE("what is missing for a window is named by its key", "[models][gguf]") {
+  const json window = {{".attention.sliding_window", 64}};
+  CHECK(has_warning(
+      import("cohere2", json::object()).warnings,
+      "cohere2.attention.sliding_window is not given; the window of layers that slide is not known"));
+  CHECK(
+      has_warning(import("cohere2", {{".block_count", nullptr}, {".attention.sliding_window", 64}}).warnings,
+                  "cohere2.block_count is not given; which layers slide is not known"));
+  CHECK(has_warning(import("gemma4", window).warnings,
+                    "gemma4.attention.sliding_window_pattern is not given; which layers slide is not known"));
+  CHECK(has_warning(import("llama4", window).warnings,
+                    "llama4.attention.sliding_window is a length of chunks", "not told by a window"));
+  CHECK(has_warning(import("novel", window, {.layout = rope::layout_kind::half_split}).warnings,
+                    "novel.attention.sliding_window_pattern is not given; which layers slide is not known"));
+  const auto v4 = import("deepseek4", {{".attention.compress_ratios", {0, 4, 128, 0}},
+                                       {".attention.compress_rope_freq_base", 160000.0}});
+  CHECK(has_warning(v4.warnings, "deepseek4.attention.compress_ratios: what layers of compressed keys see"));
+  CHECK(has_warning(v4.warnings, "deepseek4.attention.sliding_window is not given"));
+}
+
+// lfm2.cpp: where attention.sliding_window is above 0, is_swa is set for each layer that is not recurrent. lfm2moe.cpp
+// has a graph of such layers; its loader does not read the key in every version.
+TEST_CASE("every layer of LFM2 that attends slides, by the base of the file", "[models][gguf]") {
+  for (const char* name : {"lfm2", "lfm2moe"}) {
+    CAPTURE(name);
+    json keys = {{".attention.head_count_kv", {0, 2, 0, 2}}, {".rope.freq_base", 1e6}};
+    CHECK(import(name, keys).windows == windows_of{-1, 0, -1, 0});
+    CHECK(import(name, keys).window_of_sliding == 0);
+    keys.update({{".attention.sliding_window", 64}, {".rope.freq_base_swa", 777}});
+    const auto model = import(name, keys);
+    CHECK(model.windows == windows_of{-1, 64, -1, 64});
+    CHECK(model.window_of_sliding == 64);
+    CHECK(model.sliding_window == 64);
+    REQUIRE(model.groups().size() == 1);
+    CHECK(model.groups()[0].base == 1e6);
+    CHECK(has_warning(model.warnings, "rope.freq_base_swa is not read"));
+    CHECK(has_warning(model.warnings, "sliding_window is not read by every version") ==
+          (name == std::string("lfm2moe")));
+    CHECK(model.attention_of_group("").window == 64);
+    keys[".attention.head_count_kv"] = 2;
+    CHECK(import(name, keys).windows == windows_of{64});
+    keys[".block_count"] = nullptr;
+    CHECK(import(name, keys).windows == windows_of{64});
+  }
+}
+
+TEST_CASE("layers that slide have the window of the file, or that of the architecture", "[models][gguf]") {
+  const json window = {{".attention.sliding_window", 64}};
+  CHECK(import("gemma2", json::object()).window_of_sliding == 4096);
+  CHECK(import("gemma2", window).window_of_sliding == 64);
+  CHECK(import("modern-bert", window).window_of_sliding == 33);  // half of them after the query
+  CHECK(import("smallthinker", window).window_of_sliding == 4096);
+  CHECK(import("llama4", window).window_of_sliding == not_known_window);
+  CHECK(import("cohere2", json::object()).window_of_sliding == not_known_window);
+  CHECK(import("exaone4", window).window_of_sliding == 0);  // only the model of 64 layers slides
+  // A short Gemma 3 has layers of one kind; the group of the other has the options that its layers would have.
+  const auto gemma = import("gemma3", {{".attention.sliding_window", 64}, {".block_count", 2}});
+  CHECK(gemma.attention_of_group("full_attention").window == 0);
+  CHECK(gemma.attention_of_group("sliding_attention").window == 64);
+  const auto full = import(
+      "gemma3", {{".attention.sliding_window", 64}, {".attention.sliding_window_pattern", {0, 0, 0, 0}}});
+  CHECK(full.attention_of_group("sliding_attention").window == 64);
+}
