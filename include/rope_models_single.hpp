@@ -5250,10 +5250,14 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
                          : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
   return texts;
 }
-/// Windows, causality and learned sinks.
+/// Windows, causality, learned sinks, and whether keys are values.
 template <class Model>
 std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   auto texts = window_differences(a, b);
+  const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
+  if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
+    texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
+                    a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
   if (a.causal != b.causal) {
     const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
     texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
@@ -5262,6 +5266,16 @@ std::vector<std::string> attention_differences(const Model& a, const Model& b) {
     const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
     texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
                     without.source);
+  } else if (a.layers_without_sinks != b.layers_without_sinks && a.layer_count() > 0 && b.layer_count() > 0) {
+    const auto layers_of = [](const Model& model) {
+      return model.layers_without_sinks.empty() ? "none" : layers_text(model.layers_without_sinks);
+    };
+    texts.push_back("layers without sink logits are " + layers_of(a) + " in " + a.source + " and " +
+                    layers_of(b) + " in " + b.source);
+  }
+  if (a.keys_are_values != b.keys_are_values) {
+    const Model &with = a.keys_are_values ? a : b, &without = a.keys_are_values ? b : a;
+    texts.push_back("keys are values too in " + with.source + " and not in " + without.source);
   }
   return texts;
 }

@@ -345,6 +345,19 @@ TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
              "attention is causal in Hugging Face and both ways in GGUF"));
   CHECK(only(changed_by([](model& m) { m.sink_logits = false; }),
              "sink logits are in the checkpoint of Hugging Face and not in that of GGUF"));
+  CHECK(only(changed_by([](model& m) {
+               m.layers_without_sinks = {1, 2};
+             }),
+             "layers without sink logits are none in Hugging Face and 1, 2 in GGUF"));
+  CHECK(changed_by([](model& m) {
+          m.layers_without_sinks = {1, 2};
+          m.windows = {rope::not_known_window};
+        }).size() == (original.layers().empty() ? 0 : 1));
+  CHECK(only(changed_by([](model& m) { m.keys_are_values = true; }),
+             "keys are values too in GGUF and not in Hugging Face"));
+  CHECK(only(changed_by([](model& m) { m.window_of_sliding = 127; }),
+             "layers that slide have the window 128 tokens in Hugging Face and 127 tokens in GGUF"));
+  CHECK(changed_by([](model& m) { m.window_of_sliding = rope::not_known_window; }).empty());
 
   auto narrow = import_hugging_face(config("llama_3_8b")), wide = narrow;
   narrow.windows = {512};
