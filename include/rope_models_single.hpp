@@ -6453,6 +6453,8 @@ class gguf_reader {
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
+  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
+  bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
   std::string text(const std::string& name, const char* otherwise) const {
     return lookup_.text(key(name)).value_or(otherwise);
   }
@@ -6560,6 +6562,7 @@ struct gguf_record {
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
+  bool sinks_slide = false;           // only layers that slide have it, if no tensor says otherwise
   Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
   bool no_rope_first = false;         // the first of them, and none where no layer slides
@@ -6912,6 +6915,30 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
     windows.assign(static_cast<std::size_t>(layers), window_without_list(reader, record, layers));
   for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
+}
+/// Which layers have sink logits. Where the lookup of the file reads tensors, those with one; else those that
+/// slide, as a warning says.
+///
+/// \param layers   as gguf_layer_count returns it
+/// \param sliding  as gguf_sliding_layers returns it
+///
+/// Source: llama.cpp, src/models/mimo2.cpp, in which the tensor is optional in every layer
+template <class L>
+void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const std::vector<bool>& sliding,
+                            model_draft& model) {
+  std::vector<Index> with, without;
+  const Index count = layers > 0 ? layers : static_cast<Index>(sliding.size());
+  for (Index i = 0; i < count; ++i)
+    (reader.has_tensor("blk." + std::to_string(i) + ".attn_sinks.weight") ? with : without).push_back(i);
+  if (!with.empty()) {
+    model.layers_without_sinks = without;
+    return;
+  }
+  for (std::size_t i = 0; i < sliding.size(); ++i)
+    if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
+  model.warnings.push_back(
+      "sink logits are assumed in layers that slide, and in no others, as in the models of " +
+      reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
 /// Names why the window of a layer that attends is not known.
 ///
@@ -7632,9 +7659,9 @@ constexpr bool says_nothing(const gguf_record& r) {
          !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
          r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
          r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
-         r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections &&
-         !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
-         r.temperature == silent.temperature && r.indexer == silent.indexer &&
+         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
+         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
+         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
          r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
          is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
          !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
@@ -7653,6 +7680,8 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
        r.fixed_window > 0 || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
     return "where no layer slides there is no window to tell about";
+  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
+    return "sinks_slide is of sink logits, and of layers of which some slide";
   if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
@@ -7854,7 +7883,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .pattern = list,
        .sliding = own_base,
        .sink_logits = true,
-       .note = "layers that slide, and no others, have sink logits"},
+       .sinks_slide = true},
       {.architecture = "minicpm", .layout = interleaved},
       {.architecture = "minicpm3", .last_channels = true},
       {.architecture = "minimax-01"},
@@ -8182,6 +8211,7 @@ class gguf_importer {
       note_unknown_windows(reader_, record_, layers_, sliding_, model_.windows, model_.warnings);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
+    if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
     add_query_scaling(reader_, record_, model_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);

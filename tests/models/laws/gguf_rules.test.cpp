@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -147,6 +149,41 @@ TEST_CASE("every layer of LFM2 that attends slides, by the base of the file", "[
     keys[".block_count"] = nullptr;
     CHECK(import(name, keys).windows == windows_of{64});
   }
+}
+
+// mimo2.cpp: attn_sinks is optional in every layer; MiMo-V2-Flash has it in layers that slide.
+TEST_CASE("only layers of MiMo-V2 that slide have sink logits, unless the tensors of the file say otherwise",
+          "[models][gguf]") {
+  json keys = {{".attention.sliding_window", 64}, {".attention.sliding_window_pattern", {0, 1, 1, 0}}};
+  const auto assumed = import("mimo2", keys);
+  CHECK(assumed.sink_logits);
+  CHECK(assumed.layers_without_sinks == windows_of{0, 3});
+  CHECK_FALSE(assumed.layer_has_sinks(0));
+  CHECK(assumed.layer_has_sinks(1));
+  CHECK(has_warning(assumed.warnings, "sink logits are assumed in layers that slide",
+                    "blk.N.attn_sinks.weight"));
+  keys["blk.0.attn_sinks.weight"] = {-1.5, 0.25, 0.5, 1};
+  keys["blk.1.attn_sinks.weight"] = {-1.5, 0.25, 0.5, 1};
+  const auto known = import("mimo2", keys);
+  CHECK(known.layers_without_sinks == windows_of{2, 3});
+  CHECK_FALSE(has_warning(known.warnings, "sink logits"));
+  CHECK(import("gpt-oss", {{".attention.sliding_window", 64}}).layers_without_sinks.empty());
+
+  const std::vector<float> sinks(4, 0.5f);
+  std::vector<float> q(4 * 128, 1.0f), k(4 * 128, 1.0f);
+  const rope::model_tables tables(assumed, 4);
+  const auto layer = [&](Index of, std::span<const float> given) {
+    return rope::rotate_layer(tables, of, rope::bshd(q.data(), 1, 1, 4, 128),
+                              rope::bshd(k.data(), 1, 1, 4, 128), 0, given);
+  };
+  CHECK(layer(0, {}).sink_logits.empty());
+  CHECK(layer(0, {}).window == 0);
+  CHECK(layer(1, sinks).sink_logits.size() == 4);
+  CHECK(layer(1, sinks).window == 64);
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { layer(0, sinks); }, "sink_logits must be empty",
+                                                      "layer 0"));
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { layer(1, {}); }, "one for each of 4 query heads",
+                                                      "layer 1"));
 }
 
 TEST_CASE("layers that slide have the window of the file, or that of the architecture", "[models][gguf]") {

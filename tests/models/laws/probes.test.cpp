@@ -41,6 +41,7 @@ inline json facets_of(const rope::model_rope& model) {
               {"windows", model.windows},
               {"causal", model.causal},
               {"sink_logits", model.sink_logits},
+              {"without_sinks", model.layers_without_sinks},
               {"scaled", static_cast<int>(model.scaled)},
               {"query_factors", {model.query_rule(4095), model.query_rule(70000)}},
               {"heads", {model.query_heads, model.key_heads}},

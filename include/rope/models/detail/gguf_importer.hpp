@@ -72,6 +72,7 @@ class gguf_importer {
       note_unknown_windows(reader_, record_, layers_, sliding_, model_.windows, model_.warnings);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
+    if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
     add_query_scaling(reader_, record_, model_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);

@@ -14,6 +14,7 @@
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
@@ -213,6 +214,31 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
     windows.assign(static_cast<std::size_t>(layers), window_without_list(reader, record, layers));
   for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
+}
+
+/// Which layers have sink logits. Where the lookup of the file reads tensors, those with one; else those that
+/// slide, as a warning says.
+///
+/// \param layers   as gguf_layer_count returns it
+/// \param sliding  as gguf_sliding_layers returns it
+///
+/// Source: llama.cpp, src/models/mimo2.cpp, in which the tensor is optional in every layer
+template <class L>
+void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const std::vector<bool>& sliding,
+                            model_draft& model) {
+  std::vector<Index> with, without;
+  const Index count = layers > 0 ? layers : static_cast<Index>(sliding.size());
+  for (Index i = 0; i < count; ++i)
+    (reader.has_tensor("blk." + std::to_string(i) + ".attn_sinks.weight") ? with : without).push_back(i);
+  if (!with.empty()) {
+    model.layers_without_sinks = without;
+    return;
+  }
+  for (std::size_t i = 0; i < sliding.size(); ++i)
+    if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
+  model.warnings.push_back(
+      "sink logits are assumed in layers that slide, and in no others, as in the models of " +
+      reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
 
 /// Names why the window of a layer that attends is not known.

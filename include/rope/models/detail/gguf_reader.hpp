@@ -47,6 +47,9 @@ class gguf_reader {
     return list(name, range::positive);
   }
 
+  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
+  bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
+
   std::string text(const std::string& name, const char* otherwise) const {
     return lookup_.text(key(name)).value_or(otherwise);
   }

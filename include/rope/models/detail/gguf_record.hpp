@@ -81,6 +81,7 @@ struct gguf_record {
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
+  bool sinks_slide = false;           // only layers that slide have it, if no tensor says otherwise
   Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
   bool no_rope_first = false;         // the first of them, and none where no layer slides

@@ -176,7 +176,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .pattern = list,
        .sliding = own_base,
        .sink_logits = true,
-       .note = "layers that slide, and no others, have sink logits"},
+       .sinks_slide = true},
       {.architecture = "minicpm", .layout = interleaved},
       {.architecture = "minicpm3", .last_channels = true},
       {.architecture = "minimax-01"},

@@ -114,9 +114,9 @@ constexpr bool says_nothing(const gguf_record& r) {
          !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
          r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
          r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
-         r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first && !r.half_split_sections &&
-         !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 && is_zero(r.softcap) &&
-         r.temperature == silent.temperature && r.indexer == silent.indexer &&
+         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
+         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
+         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
          r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
          is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
          !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
@@ -136,6 +136,8 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
        r.fixed_window > 0 || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
     return "where no layer slides there is no window to tell about";
+  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
+    return "sinks_slide is of sink logits, and of layers of which some slide";
   if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
