@@ -494,7 +494,11 @@ foreach(record IN LISTS records)
   if(causal STREQUAL "false")
     list(APPEND words "an encoder: not causal")
   endif()
-  say(sink_logits "has sink logits")
+  if(sinks_slide)
+    list(APPEND words "layers that slide have sink logits, or those with tensors of them")
+  else()
+    say(sink_logits "has sink logits")
+  endif()
   say_indexer()
   say(note "${note}")
   list(JOIN words "; " words)
@@ -536,6 +540,8 @@ Nothing turns in these, which have something else, or in baichuan of 40 layers (
 - Refused unless the caller names the layout, because files and class disagree or too little is known:
 ${refused_text}- dflash of GGUF is refused whatever layout is named: with hyper-connections it turns as deepseek4, without them half-split channels,
   and neither is read.
+- deepseek41 of GGUF is refused whatever layout is named: its layers share the compressed keys of others, which no option of attention
+  stands for.
 - gptj of GGUF is a name that llama.cpp has no code for, so what its files say is not known: name its layout to have them read as those of
   any architecture.
 - Refused in Hugging Face, because nothing turns, unless `model_without_rope::describe` is passed:

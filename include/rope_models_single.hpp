@@ -7721,7 +7721,8 @@ constexpr bool keep_the_rules(const Record (&records)[count]) {
 /// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
 /// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
 ///
-/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp
+/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
+/// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -7746,12 +7747,18 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "baichuan", .layout = interleaved, .alibi_layers = 40},
       {.architecture = "bailingmoe", .layout = interleaved},
       {.architecture = "bailingmoe2"},
-      {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
+      {.architecture = "bailingmoe3",
+       .layout = interleaved,
+       .last_channels = true,
+       .half_split_sections = true},
+      {.architecture = "barbet",
+       .note = "layers of the model that slide attend fully in the code that is known to run its files"},
       {.architecture = "bert", .instead = "learned positions"},
       {.architecture = "bitnet"},
       {.architecture = "bloom", .instead = "ALiBi biases"},
       {.architecture = "chameleon", .layout = interleaved},
       {.architecture = "chatglm", .layout = interleaved},
+      {.architecture = "clef", .attends_every = 4, .interleaved_sections = true},
       {.architecture = "codeshell"},
       {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
       {.architecture = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
@@ -7832,6 +7839,8 @@ const Record* gguf_record_of(std::string_view architecture) {
        .scores_grow = true},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
+      {.architecture = "glm5-next", .instead = "no positions"},
+      {.architecture = "glm5next", .instead = "no positions"},
       {.architecture = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
       {.architecture = "gpt2", .instead = "learned positions"},
       {.architecture = "gptneox"},
@@ -7849,17 +7858,25 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
       {.architecture = "grovemoe"},
+      {.architecture = "hrm_text",
+       .note = "where the file asks for a prefix-LM, tokens of the prompt see those after them, too"},
       {.architecture = "hunyuan-dense", .alpha = true},
       {.architecture = "hunyuan-moe"},
       {.architecture = "hunyuan_vl", .alpha = true},
       {.architecture = "hy_v3"},
+      {.architecture = "hy_v4",
+       .layout = interleaved,
+       .last_channels = true,
+       .sink_logits = true,
+       .indexer = last_interleaved},
       {.architecture = "internlm2", .layout = interleaved},
       {.architecture = "jais", .instead = "ALiBi biases"},
       {.architecture = "jais2"},
       {.architecture = "jamba", .instead = "no positions"},
       {.architecture = "jina-bert-v2", .instead = "ALiBi biases"},
       {.architecture = "jina-bert-v3"},
-      {.architecture = "kimi-k3", .instead = "something that is not known"},
+      {.architecture = "k2-horizon", .yarn = yarn_keys::betas},
+      {.architecture = "kimi-k3", .instead = "no positions"},
       {.architecture = "kimi-linear", .instead = "no positions"},
       {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
       {.architecture = "lfm2", .all_slide = true, .sliding = same},
@@ -7878,6 +7895,11 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "maincoder", .layout = interleaved},
       {.architecture = "mamba", .instead = "no attention"},
       {.architecture = "mamba2", .instead = "no attention"},
+      {.architecture = "maple",
+       .pattern = list,
+       .full_rotate = false,
+       .sliding = as_full,
+       .needs_pattern = true},
       {.architecture = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
       {.architecture = "mimo2",
        .pattern = list,
@@ -7948,6 +7970,12 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "qwen3tts", .interleaved_sections = true},
       {.architecture = "qwen3vl", .interleaved_sections = true},
       {.architecture = "qwen3vlmoe", .interleaved_sections = true},
+      {.architecture = "qwen4exp",
+       .attends_every = 4,
+       .interleaved_sections = true,
+       .indexer = first_half_split,
+       .note =
+           "the indexer rotates the mean of attention.compress_ratios keys, by the position of the first"},
       {.architecture = "refact", .instead = "ALiBi biases"},
       {.architecture = "rnd1"},
       {.architecture = "rwkv6", .instead = "no attention"},
@@ -7963,6 +7991,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .no_rope_every = 4,
        .no_rope_first = true},
       {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4},
+      {.architecture = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
       {.architecture = "stablelm"},
       {.architecture = "starcoder", .instead = "learned positions"},
       {.architecture = "starcoder2"},
@@ -7981,6 +8010,17 @@ const Record* gguf_record_of(std::string_view architecture) {
   for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return nullptr;
+}
+/// Why files of an architecture are refused whatever layout is named; empty where they are not.
+constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
+  if (architecture == "dflash")
+    return "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, else "
+           "half-split "
+           "channels; neither is read, rotate its layers by a table of your own";
+  if (architecture == "deepseek41")
+    return "is deepseek41, whose attention is not that of deepseek4: layers share the compressed keys of "
+           "others, which no option of attention stands for; rotate its layers by a table of your own";
+  return {};
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -8230,10 +8270,8 @@ class gguf_importer {
  private:
   void read_record() {
     const gguf_record* known = gguf_record_of(reader_.architecture());
-    if (reader_.architecture() == "dflash")
-      reader_.refuse("general.architecture",
-                     "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, "
-                     "else half-split channels; neither is read, rotate its layers by a table of your own");
+    const std::string_view refusal = gguf_refusal_of(reader_.architecture());
+    if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
     if (!known && !given_layout_)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +

@@ -148,12 +148,13 @@ TEST_CASE("the architecture of a converted file is the one that llama.cpp conver
   CHECK(known >= 80);
 }
 
-TEST_CASE("of the architectures of llama.cpp two are not known", "[models]") {
+TEST_CASE("of the architectures of llama.cpp three are not known", "[models]") {
   std::vector<std::string> known, unknown;
   const json file = file_of_records("gguf");
   for (const json& name : file.at("architectures"))
     (rope::detail::gguf_record_of(name.get<std::string>()) ? known : unknown).push_back(name);
-  CHECK(known.size() == 144);
+  CHECK(known.size() == 154);
   // The layout of dflash depends on whether it has hyper-connections; of gptj llama.cpp has the name alone.
-  CHECK(unknown == std::vector<std::string>{"dflash", "gptj"});
+  // Layers of deepseek41 share the compressed keys of others.
+  CHECK(unknown == std::vector<std::string>{"deepseek41", "dflash", "gptj"});
 }

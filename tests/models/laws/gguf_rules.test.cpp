@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -42,7 +43,8 @@ const std::set<std::string> read_a_window = {
     "afmoe",  "cohere2",         "cohere2moe", "deepseek4",    "dots3note", "exaone-moe", "exaone4",
     "gemma2", "gemma-embedding", "gemma3",     "gemma3n",      "gemma4",    "gpt-oss",    "gemma4-assistant",
     "laguna", "granite_swa",     "lfm2",       "llama4",       "mellum",    "mimo2",      "modern-bert",
-    "olmo2",  "muse-glimmer",    "plamo3",     "smallthinker", "step35",    "spark2_5",   "lfm2moe"};
+    "olmo2",  "muse-glimmer",    "plamo3",     "smallthinker", "step35",    "spark2_5",   "lfm2moe",
+    "maple"};
 
 }  // namespace
 
@@ -69,7 +71,7 @@ TEST_CASE("a window has no effect where llama.cpp has no layers that slide, and 
           ".rope.dimension_count_swa has no effect for "})
       CHECK(has_warning(model.warnings, name + key + name + ": no layer slides"));
     CHECK(has_warning(model.warnings, name + ".attention.sliding_window_pattern is not read for " + name));
-    CHECK_FALSE(has_warning(import(name, json::object()).warnings, "slid"));
+    CHECK_FALSE(has_warning(import(name, json::object()).warnings, "no layer slides"));
   }
   CHECK(seen.size() >= 95);
   CHECK(seen.count("phi3") == 1);
@@ -148,6 +150,22 @@ TEST_CASE("every layer of LFM2 that attends slides, by the base of the file", "[
     CHECK(import(name, keys).windows == windows_of{64});
     keys[".block_count"] = nullptr;
     CHECK(import(name, keys).windows == windows_of{64});
+  }
+}
+
+TEST_CASE("models in which nothing rotates are the same in both formats", "[models][gguf]") {
+  const std::vector<std::pair<const char*, const char*>> names = {
+      {"kimi_linear", "kimi-linear"}, {"kimi_k3", "kimi-k3"}, {"glm5_next_text", "glm5-next"}};
+  for (const auto& [config, file] : names) {
+    CAPTURE(config);
+    constexpr auto describe = rope::model_without_rope::describe;
+    const auto a = rope::import_hugging_face(
+        json{{"model_type", config}, {"num_attention_heads", 4}, {"hidden_size", 512}},
+        {.without_rope = describe});
+    const auto b = import(file, json::object(), {.without_rope = describe});
+    CHECK(rope::compare_models(a, b).empty());
+    CHECK(b.instead_of_rope() == "no positions");
+    CHECK_FALSE(rope::compare_models(a, import("gpt2", json::object(), {.without_rope = describe})).empty());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -92,10 +93,8 @@ class gguf_importer {
  private:
   void read_record() {
     const gguf_record* known = gguf_record_of(reader_.architecture());
-    if (reader_.architecture() == "dflash")
-      reader_.refuse("general.architecture",
-                     "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, "
-                     "else half-split channels; neither is read, rotate its layers by a table of your own");
+    const std::string_view refusal = gguf_refusal_of(reader_.architecture());
+    if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
     if (!known && !given_layout_)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
