@@ -4810,6 +4810,7 @@ struct model_facts {
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
+  std::string no_window_because = {};               // why a window is not known of a layer that attends
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
@@ -4944,16 +4945,33 @@ class model_rope : public model_facts {
     if (window == not_known_window)
       ROPE_THROW(std::invalid_argument,
                  detail::message("attention_of_layer: how far back layer ", layer,
-                                 " looks is not known from this file; set attention_options yourself"));
+                                 " looks is not known from this file", reason_of_no_window(layer).c_str(),
+                                 "; set attention_options yourself"));
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
-  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them. A
-  /// group that no layer rotates with gives the options that its layers would have, and a window of 0 if that
-  /// is not known.
+  /// The layer types that attention_of_group tells apart: those of layers that rotate, in the order of the
+  /// layers, then those of groups without layers. One that is empty stands for all layers, where they have no
+  /// types.
   ///
-  ///     for (const layer_group& one : model.groups())
-  ///       options_of[one.layer_type] = model.attention_of_group(one.layer_type);
+  ///     for (const std::string& type : model.attention_types())
+  ///       options_of[type] = model.attention_of_group(type);
+  std::vector<std::string> attention_types() const {
+    std::vector<std::string> types;
+    const auto add = [&](const std::string& type) {
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    };
+    for (std::size_t i = 0; i < layers().size(); ++i)
+      if (rotation_of_layer(static_cast<Index>(i)) == layer_rotation::in_group) add(layers()[i]);
+    for (const layer_group& g : groups_)
+      if (!g.layer_type.empty() || types.empty()) add(g.layer_type);
+    return types;
+  }
+  /// attention_of_layer of the layers of that type that rotate, where it is the same for all of them. A group
+  /// that no layer rotates with gives the options that its layers would have, and a window of 0 if that is
+  /// not known. An empty type is every layer of a group that serves the whole model.
+  ///
+  /// \param layer_type  one of attention_types
   ///
   /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows; else as
   ///          attention_of_layer
@@ -4968,8 +4986,10 @@ class model_rope : public model_facts {
       if (common && common->window != options.window)
         ROPE_THROW(std::invalid_argument,
                    detail::message("attention_of_group: layers of type \"", std::string(layer_type).c_str(),
-                                   "\" have the windows ", common->window, " and ", options.window,
-                                   "; call attention_of_layer"));
+                                   "\" have the windows ", common->window, " and ", options.window, "; ",
+                                   layer_type.empty() && !layers().empty()
+                                       ? "call it for each of attention_types, or call attention_of_layer"
+                                       : "call attention_of_layer"));
       common = options;
     }
     if (common) return *common;
@@ -5013,6 +5033,11 @@ class model_rope : public model_facts {
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
  private:
+  /// ": " and the reason, of a layer that rotates and so attends; else nothing.
+  std::string reason_of_no_window(Index layer) const {
+    const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
+    return attends && !no_window_because.empty() ? ": " + no_window_because : "";
+  }
   /// \param list  in increasing order
   static bool is_listed(const std::vector<Index>& list, Index layer) {
     return std::binary_search(list.begin(), list.end(), layer);
@@ -6624,11 +6649,24 @@ struct model_draft : model_facts {
   }
   /// Throws:  as the constructor of model_rope; the draft is gone then
   model_rope finished() && {
+    name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
                       {.types = std::move(layers),
                        .without_rope = std::move(layers_without_rope),
                        .not_known = std::move(layers_not_known),
                        .instead_of_rope = std::move(instead_of_rope)});
+  }
+ private:
+  /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
+  /// them apart.
+  void name_types_by_window() {
+    const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
+    if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
+      return;
+    for (const Index window : windows)
+      layers.emplace_back(window == 0                   ? "full_attention"
+                          : window == window_of_sliding ? "sliding_attention"
+                                                        : "not_known");
   }
 };
 }  // namespace detail
@@ -6940,29 +6978,32 @@ void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const st
       "sink logits are assumed in layers that slide, and in no others, as in the models of " +
       reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
-/// Names why the window of a layer that attends is not known.
+/// Names why the window of a layer that attends is not known, also in model.no_window_because.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
-/// \param windows  as gguf_windows returns them
+/// \param model    with its windows
 template <class L>
 void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
-                          const std::vector<bool>& sliding, const std::vector<Index>& windows,
-                          std::vector<std::string>& warnings) {
+                          const std::vector<bool>& sliding, model_draft& model) {
+  const std::vector<Index>& windows = model.windows;
   const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
   bool known = true;
   for (std::size_t i = 0; i < windows.size(); ++i)
     known = known && (windows[i] != not_known_window ||
                       std::binary_search(silent.begin(), silent.end(), static_cast<Index>(i)));
   if (known) return;
-  const auto say = [&](const char* name, const char* why) { warnings.push_back(reader.key(name) + why); };
+  const auto say = [&](const char* name, const char* why) {
+    model.no_window_because = reader.key(name) + why;
+    model.warnings.push_back(model.no_window_because);
+  };
   if (record.window == window_kind::chunks)
-    return say("attention.sliding_window",
-               " is a length of chunks, in which layers attend; what they see is "
-               "not told by a window");
-  if (!gguf_window(reader, record))
-    return say("attention.sliding_window", " is not given; the window of layers that slide is not known");
-  say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
-      " is not given; which layers slide is not known");
+    say("attention.sliding_window",
+        " is a length of chunks, in which layers attend; what they see is not told by a window");
+  else if (!gguf_window(reader, record))
+    say("attention.sliding_window", " is not given; the window of layers that slide is not known");
+  else
+    say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
+        " is not given; which layers slide is not known");
 }
 /// Whether a token sees only tokens before it.
 template <class L>
@@ -8247,8 +8288,7 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
         gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
-    if (!record_.compressed)
-      note_unknown_windows(reader_, record_, layers_, sliding_, model_.windows, model_.warnings);
+    if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
     if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
@@ -8318,8 +8358,9 @@ class gguf_importer {
     if (model_.window_of_sliding == not_known_window)
       model_.warnings.push_back(reader_.key("attention.sliding_window") +
                                 " is not given; the window of layers that slide is not known");
-    model_.warnings.push_back(reader_.key("attention.compress_ratios") +
-                              ": what layers of compressed keys see is not told by a window");
+    model_.no_window_because = reader_.key("attention.compress_ratios") +
+                               ": what layers of compressed keys see is not told by a window";
+    model_.warnings.push_back(model_.no_window_because);
     model_.warnings.push_back(
         "keys are values too: the output of attention is turned back by the position of its query");
   }
@@ -11639,6 +11680,7 @@ class hugging_face_importer {
     model_.sink_logits = defaults_.sink_logits;
     if (defaults_.swa_keys) read_swa_keys();
     model_.keys_are_values = defaults_.form == dictionary_form::compressed;
+    if (contains(model_.windows, not_known_window)) model_.no_window_because = reason_of_no_window();
     add_sizes();
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
@@ -11648,6 +11690,17 @@ class hugging_face_importer {
       if (const auto chunk = text_.index("attention_chunk_size"))
         warn(text_.path() + "attention_chunk_size is " + std::to_string(*chunk) +
              ": layers that rotate attend within chunks of so many tokens, which no window says");
+  }
+  /// Why a window is not known of a layer that attends.
+  std::string reason_of_no_window() {
+    if (defaults_.window == window_span::chunks)
+      return "layers that rotate attend in chunks, which no window says";
+    if (model_.keys_are_values) return "what layers of compressed keys see is not told by a window";
+    const std::string key = text_.path() + window_key(text_, defaults_);
+    if (!layers_) return text_.path() + "num_hidden_layers is not given";
+    if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
+    return model_.causal ? "which layers slide is not known of this architecture"
+                         : "how far a token sees to either side is not known from " + key;
   }
   /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.
   ///

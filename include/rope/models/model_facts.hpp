@@ -62,6 +62,7 @@ struct model_facts {
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
+  std::string no_window_because = {};               // why a window is not known of a layer that attends
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::binary_search
+#include <algorithm>  // std::binary_search, std::find
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -142,17 +142,35 @@ class model_rope : public model_facts {
     if (window == not_known_window)
       ROPE_THROW(std::invalid_argument,
                  detail::message("attention_of_layer: how far back layer ", layer,
-                                 " looks is not known from this file; set attention_options yourself"));
+                                 " looks is not known from this file", reason_of_no_window(layer).c_str(),
+                                 "; set attention_options yourself"));
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
 
-  /// attention_of_layer of the layers that rotate with that group, where it is the same for all of them. A
-  /// group that no layer rotates with gives the options that its layers would have, and a window of 0 if that
-  /// is not known.
+  /// The layer types that attention_of_group tells apart: those of layers that rotate, in the order of the
+  /// layers, then those of groups without layers. One that is empty stands for all layers, where they have no
+  /// types.
   ///
-  ///     for (const layer_group& one : model.groups())
-  ///       options_of[one.layer_type] = model.attention_of_group(one.layer_type);
+  ///     for (const std::string& type : model.attention_types())
+  ///       options_of[type] = model.attention_of_group(type);
+  std::vector<std::string> attention_types() const {
+    std::vector<std::string> types;
+    const auto add = [&](const std::string& type) {
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    };
+    for (std::size_t i = 0; i < layers().size(); ++i)
+      if (rotation_of_layer(static_cast<Index>(i)) == layer_rotation::in_group) add(layers()[i]);
+    for (const layer_group& g : groups_)
+      if (!g.layer_type.empty() || types.empty()) add(g.layer_type);
+    return types;
+  }
+
+  /// attention_of_layer of the layers of that type that rotate, where it is the same for all of them. A group
+  /// that no layer rotates with gives the options that its layers would have, and a window of 0 if that is
+  /// not known. An empty type is every layer of a group that serves the whole model.
+  ///
+  /// \param layer_type  one of attention_types
   ///
   /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows; else as
   ///          attention_of_layer
@@ -167,8 +185,10 @@ class model_rope : public model_facts {
       if (common && common->window != options.window)
         ROPE_THROW(std::invalid_argument,
                    detail::message("attention_of_group: layers of type \"", std::string(layer_type).c_str(),
-                                   "\" have the windows ", common->window, " and ", options.window,
-                                   "; call attention_of_layer"));
+                                   "\" have the windows ", common->window, " and ", options.window, "; ",
+                                   layer_type.empty() && !layers().empty()
+                                       ? "call it for each of attention_types, or call attention_of_layer"
+                                       : "call attention_of_layer"));
       common = options;
     }
     if (common) return *common;
@@ -215,6 +235,12 @@ class model_rope : public model_facts {
   }
 
  private:
+  /// ": " and the reason, of a layer that rotates and so attends; else nothing.
+  std::string reason_of_no_window(Index layer) const {
+    const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
+    return attends && !no_window_because.empty() ? ": " + no_window_because : "";
+  }
+
   /// \param list  in increasing order
   static bool is_listed(const std::vector<Index>& list, Index layer) {
     return std::binary_search(list.begin(), list.end(), layer);

@@ -278,8 +278,10 @@ TEST_CASE("a group whose layers attend alike says how", "[models][attention_of_g
   REQUIRE(gemma2.groups().size() == 1);
   CHECK(gemma2.attention_of_group(slides).window == 16);
   CHECK(gemma2.attention_of_group(full).window == 0);
-  CHECK_THROWS_WITH(gemma2.attention_of_group(""),
-                    testing::ContainsSubstring("have the windows 16 and 0; call attention_of_layer"));
+  CHECK_THROWS_WITH(
+      gemma2.attention_of_group(""),
+      testing::ContainsSubstring("have the windows 16 and 0; call it for each of attention_types"));
+  CHECK(gemma2.attention_types() == std::vector<std::string>{slides, full});
   CHECK(hugging_face("mistral", {{"sliding_window", 16}}).attention_of_group("").window == 16);
 
   // Layers that do not rotate are in no group: those of Cohere 2 that see all.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What llama.cpp does with keys of windows and of sinks, by architecture.
 #include <cstddef>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <set>
@@ -202,6 +203,103 @@ TEST_CASE("only layers of MiMo-V2 that slide have sink logits, unless the tensor
                                                       "layer 0"));
   CHECK(testing::throws_saying<std::invalid_argument>([&] { layer(1, {}); }, "one for each of 4 query heads",
                                                       "layer 1"));
+}
+
+namespace {
+
+/// What attention_of_group says of each of attention_types, by type.
+std::map<std::string, std::string> answers_of(const rope::model_rope& model) {
+  std::map<std::string, std::string> answers;
+  for (const std::string& type : model.attention_types()) try {
+      answers[type] = std::to_string(model.attention_of_group(type).window);
+    } catch (const std::invalid_argument& error) {
+      answers[type] = error.what();
+    }
+  return answers;
+}
+
+}  // namespace
+
+TEST_CASE("the loop over types of layers gives the options of each, or says by name what is not known",
+          "[models][attention_of_group]") {
+  using answers = std::map<std::string, std::string>;
+  const json window = {{".attention.sliding_window", 64}};
+  // One group that rotates, and two windows.
+  const answers both = {{"sliding_attention", "64"}, {"full_attention", "0"}};
+  for (const char* name : {"gpt-oss", "gemma2"}) {
+    const auto model = import(name, window);
+    CHECK(model.groups().size() == 1);
+    CHECK(answers_of(model) == both);
+    CHECK(model.layers() == std::vector<std::string>{"sliding_attention", "full_attention",
+                                                     "sliding_attention", "full_attention"});
+  }
+  CHECK(answers_of(import("gemma3", {{".attention.sliding_window", 64}, {".block_count", 2}})) == both);
+  CHECK(answers_of(import("llama", json::object())) == answers{{"", "0"}});
+  CHECK(answers_of(import("cohere2", window)) ==
+        answers{{"sliding_attention", "64"}});  // the others do not rotate
+  CHECK(answers_of(rope::import_hugging_face(json{{"model_type", "qwen2"},
+                                                  {"num_hidden_layers", 4},
+                                                  {"num_attention_heads", 4},
+                                                  {"head_dim", 64},
+                                                  {"use_sliding_window", true},
+                                                  {"sliding_window", 16},
+                                                  {"max_window_layers", 2}})) ==
+        answers{{"sliding_attention", "16"}, {"full_attention", "0"}});
+
+  const auto chunks = answers_of(import("llama4", window));
+  REQUIRE(chunks.size() == 1);
+  CHECK(chunks.at("").find("llama4.attention.sliding_window is a length of chunks, in which layers attend") !=
+        std::string::npos);
+  const auto v4 = answers_of(import("deepseek4", {{".attention.compress_ratios", {0, 4, 128, 0}},
+                                                  {".attention.sliding_window", 64},
+                                                  {".attention.compress_rope_freq_base", 160000.0}}));
+  CHECK(v4.at("sliding_attention") == "64");
+  for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
+    CHECK(v4.at(type).find("what layers of compressed keys see is not told by a window") !=
+          std::string::npos);
+
+  // Every recorded file.
+  int known = 0, unknown = 0;
+  for (const char* name : {"gguf", "hugging_face"}) {
+    const json file = testing::recorded(std::string("models/") + name);
+    for (const json& record : file.at("records")) {
+      CAPTURE(record.dump());
+      const auto model = record.contains("config")
+                             ? rope::import_hugging_face(record.at("config"))
+                             : rope::import_gguf(testing::gguf(
+                                   record.at("metadata").at("general.architecture"), record.at("metadata")));
+      CHECK_FALSE(model.attention_types().empty());
+      for (const auto& [type, answer] : answers_of(model))
+        if (answer.find("attention_of") == std::string::npos) {
+          ++known;
+        } else {
+          ++unknown;
+          CHECK(answer.find("is not known from this file: ") != std::string::npos);
+        }
+    }
+  }
+  CHECK(known >= 350);
+  CHECK(unknown >= 5);
+}
+
+TEST_CASE("a layer that attends in chunks is refused by rotate_layer with the reason",
+          "[models][rotate_layer]") {
+  std::vector<float> q(4 * 128, 1.0f), k(4 * 128, 1.0f);
+  const rope::head_view<float> qs = rope::bshd(q.data(), 1, 1, 4, 128),
+                               ks = rope::bshd(k.data(), 1, 1, 4, 128);
+  const rope::model_rope of_file = import("llama4", {{".attention.sliding_window", 8192}}),
+                         of_config = rope::import_hugging_face(json{{"model_type", "llama4_text"},
+                                                                    {"num_hidden_layers", 4},
+                                                                    {"num_attention_heads", 4},
+                                                                    {"head_dim", 128}});
+  const rope::model_tables file(of_file, 4), config(of_config, 4);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::rotate_layer(file, 0, qs, ks); }, "how far back layer 0 looks is not known from this file",
+      "a length of chunks"));
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::rotate_layer(config, 0, qs, ks); },
+                                                      "layers that rotate attend in chunks"));
+  CHECK(q == std::vector<float>(4 * 128, 1.0f));
+  CHECK(rope::rotate_layer(file, 3, qs, ks).window == 0);  // it does not rotate, and attends to all
 }
 
 TEST_CASE("layers that slide have the window of the file, or that of the architecture", "[models][gguf]") {

@@ -69,8 +69,7 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
         gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
-    if (!record_.compressed)
-      note_unknown_windows(reader_, record_, layers_, sliding_, model_.windows, model_.warnings);
+    if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
     if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
@@ -144,8 +143,9 @@ class gguf_importer {
     if (model_.window_of_sliding == not_known_window)
       model_.warnings.push_back(reader_.key("attention.sliding_window") +
                                 " is not given; the window of layers that slide is not known");
-    model_.warnings.push_back(reader_.key("attention.compress_ratios") +
-                              ": what layers of compressed keys see is not told by a window");
+    model_.no_window_because = reader_.key("attention.compress_ratios") +
+                               ": what layers of compressed keys see is not told by a window";
+    model_.warnings.push_back(model_.no_window_because);
     model_.warnings.push_back(
         "keys are values too: the output of attention is turned back by the position of its query");
   }

@@ -241,29 +241,32 @@ void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const st
       reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
 
-/// Names why the window of a layer that attends is not known.
+/// Names why the window of a layer that attends is not known, also in model.no_window_because.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
-/// \param windows  as gguf_windows returns them
+/// \param model    with its windows
 template <class L>
 void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
-                          const std::vector<bool>& sliding, const std::vector<Index>& windows,
-                          std::vector<std::string>& warnings) {
+                          const std::vector<bool>& sliding, model_draft& model) {
+  const std::vector<Index>& windows = model.windows;
   const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
   bool known = true;
   for (std::size_t i = 0; i < windows.size(); ++i)
     known = known && (windows[i] != not_known_window ||
                       std::binary_search(silent.begin(), silent.end(), static_cast<Index>(i)));
   if (known) return;
-  const auto say = [&](const char* name, const char* why) { warnings.push_back(reader.key(name) + why); };
+  const auto say = [&](const char* name, const char* why) {
+    model.no_window_because = reader.key(name) + why;
+    model.warnings.push_back(model.no_window_because);
+  };
   if (record.window == window_kind::chunks)
-    return say("attention.sliding_window",
-               " is a length of chunks, in which layers attend; what they see is "
-               "not told by a window");
-  if (!gguf_window(reader, record))
-    return say("attention.sliding_window", " is not given; the window of layers that slide is not known");
-  say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
-      " is not given; which layers slide is not known");
+    say("attention.sliding_window",
+        " is a length of chunks, in which layers attend; what they see is not told by a window");
+  else if (!gguf_window(reader, record))
+    say("attention.sliding_window", " is not given; the window of layers that slide is not known");
+  else
+    say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
+        " is not given; which layers slide is not known");
 }
 
 /// Whether a token sees only tokens before it.

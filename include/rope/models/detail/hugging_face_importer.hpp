@@ -227,6 +227,7 @@ class hugging_face_importer {
     model_.sink_logits = defaults_.sink_logits;
     if (defaults_.swa_keys) read_swa_keys();
     model_.keys_are_values = defaults_.form == dictionary_form::compressed;
+    if (contains(model_.windows, not_known_window)) model_.no_window_because = reason_of_no_window();
     add_sizes();
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
@@ -236,6 +237,18 @@ class hugging_face_importer {
       if (const auto chunk = text_.index("attention_chunk_size"))
         warn(text_.path() + "attention_chunk_size is " + std::to_string(*chunk) +
              ": layers that rotate attend within chunks of so many tokens, which no window says");
+  }
+
+  /// Why a window is not known of a layer that attends.
+  std::string reason_of_no_window() {
+    if (defaults_.window == window_span::chunks)
+      return "layers that rotate attend in chunks, which no window says";
+    if (model_.keys_are_values) return "what layers of compressed keys see is not told by a window";
+    const std::string key = text_.path() + window_key(text_, defaults_);
+    if (!layers_) return text_.path() + "num_hidden_layers is not given";
+    if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
+    return model_.causal ? "which layers slide is not known of this architecture"
+                         : "how far a token sees to either side is not known from " + key;
   }
 
   /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.
