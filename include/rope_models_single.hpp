@@ -6616,8 +6616,8 @@ struct gguf_record {
                                // attention.compress_rope_freq_base and m = 1
   std::string_view note = {};  // what a description has no word for: a warning
 };
-/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs have
-/// such layers. An architecture without a record may be one of them.
+/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
+/// have such layers. An architecture without a record may be one of them.
 constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;
@@ -7179,7 +7179,8 @@ template <class L>
 gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
+    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type +
+                                                       "; for another rule see <rope/frequencies.hpp>");
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
@@ -8315,7 +8316,8 @@ class gguf_importer {
     if (!known && !given_layout_)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
-                         reader_.architecture());
+                         reader_.architecture() +
+                         "; for those that are known see include/rope/models/README.md");
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
@@ -8547,8 +8549,8 @@ struct gguf_options {
 /// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
 /// compare_models() shows by how much.
 ///
-/// Layers slide only in architectures whose graphs in llama.cpp have layers that do: for all others the window
-/// is 0, and warnings name the keys that have no effect.
+/// Layers slide only in architectures whose graphs in llama.cpp have layers that do. For all others the
+/// window is 0, and warnings name the keys that have no effect.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///

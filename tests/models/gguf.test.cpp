@@ -542,7 +542,8 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
   };
   for (const auto& [file, says] : std::vector<malformed>{
            {{json::object()}, {"general.architecture", "missing"}},
-           {gguf("novel", json::object()), {"general.architecture", "novel", "layout"}},
+           {gguf("novel", json::object()),
+            {"general.architecture", "novel", "layout", "see include/rope/models/README.md"}},
            {gguf("llama", {{".attention.head_count", 4}}), {"llama.embedding_length", "missing"}},
            {gguf("llama", {{".embedding_length", 512}}), {"llama.attention.head_count", "missing"}},
            {small({{".attention.head_count", -1}}), {"llama.attention.head_count", "whole number", "-1"}},
@@ -552,7 +553,8 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
            {small({{".rope.dimension_count", 256}}), {"llama.rope.dimension_count", "128", "256"}},
            {small({{".rope.freq_base", 1}}), {"llama.rope.freq_base", "greater than 1"}},
            {small({{".rope.freq_base", "1e4"}}), {"llama.rope.freq_base", "must be a number"}},
-           {small({{".rope.scaling.type", "dynamic"}}), {"llama.rope.scaling.type", "yarn", "dynamic"}},
+           {small({{".rope.scaling.type", "dynamic"}}),
+            {"llama.rope.scaling.type", "yarn", "dynamic", "see <rope/frequencies.hpp>"}},
            {small({{".rope.scaling.factor", -2}}), {"llama.rope.scaling.factor", "not be negative"}},
            {small({{".rope.scaling.attn_factor", 0}}), {"llama.rope.scaling.attn_factor", "positive"}},
            {with_yarn({{".rope.scaling.yarn_beta_fast", 0}}),

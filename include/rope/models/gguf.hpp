@@ -53,8 +53,8 @@ struct gguf_options {
 /// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
 /// compare_models() shows by how much.
 ///
-/// Layers slide only in architectures whose graphs in llama.cpp have layers that do: for all others the window
-/// is 0, and warnings name the keys that have no effect.
+/// Layers slide only in architectures whose graphs in llama.cpp have layers that do. For all others the
+/// window is 0, and warnings name the keys that have no effect.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///

@@ -97,7 +97,8 @@ class gguf_importer {
     if (!known && !given_layout_)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
-                         reader_.architecture());
+                         reader_.architecture() +
+                         "; for those that are known see include/rope/models/README.md");
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;

@@ -111,8 +111,8 @@ struct gguf_record {
   std::string_view note = {};  // what a description has no word for: a warning
 };
 
-/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs have
-/// such layers. An architecture without a record may be one of them.
+/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
+/// have such layers. An architecture without a record may be one of them.
 constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;

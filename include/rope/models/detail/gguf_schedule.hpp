@@ -95,7 +95,8 @@ template <class L>
 gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
+    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type +
+                                                       "; for another rule see <rope/frequencies.hpp>");
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
