@@ -18955,9 +18955,219 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 }  // namespace rope
 #endif  // ROPE_FREQUENCIES_AXES_HPP
 
+#ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
+#include <array>
+#include <optional>
+/// The frequencies that the arguments of ggml_rope_ext and ggml_rope_multi describe, without a model file.
+namespace rope {
+inline namespace ROPE_ABI {
+/// The `mode` of ggml: GGML_ROPE_TYPE_NORMAL and so on. It also fixes the layout, which frequencies do not
+/// have: `normal` is interleaved, the others are half_split.
+enum class ggml_rope_type {
+  normal,  // one axis
+  neox,    // one axis
+  mrope,   // four axes, one section of pairs after another
+  imrope,  // four axes that alternate from pair to pair
+  vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
+};
+/// The arguments of ggml_rope_ext and ggml_rope_multi, under their names and in their order; the positions
+/// are those of the table. The defaults are those of ggml_rope.
+///
+///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
+///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
+///                                        .beta_slow = 1};
+///     const frequency_table table(ggml_frequencies(yarn), 131072);
+struct ggml_rope_parameters {
+  Index n_dims;                                  // channels that rotate; vision: half of them
+  std::array<Index, 4> sections = {};            // pairs of (time, height, width, extra)
+  ggml_rope_type mode = ggml_rope_type::normal;  // normal and neox do not read sections
+  Index n_ctx_orig = 0;                          // L0, positive; read if ext_factor is not 0
+  double freq_base = 10000;                      // b, positive; also 1 and below
+  double freq_scale = 1;                         // 1 / s, not 0; positive if ext_factor is not 0
+  double ext_factor = 0;                         // share of the unscaled frequencies, any number
+  double attn_factor = 1;                        // positive
+  double beta_fast = 0;                          // full turns over L0 positions, read as n_ctx_orig
+  double beta_slow = 0;                          // also above beta_fast
+  std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
+};
+namespace detail {
+/// Which coordinate a pair rotates by, and at which power of base^(-2 / n_dims).
+struct ggml_pair {
+  Index axis, power;
+};
+/// The pairs of ggml_rope_multi. Sections that end before the pairs do are repeated; what is left of them
+/// after the last pair is cut off.
+///
+/// Every axis counts the pairs since its section began anew. Only `vision` lets it begin anew, and only the
+/// first of the axes that begin at one pair: a section that begins where an empty one does goes on counting.
+inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
+  const auto& sections = p.sections;
+  std::array<Index, 4> begins = {}, powers = {};
+  for (std::size_t axis = 1; axis < 4; ++axis) begins[axis] = begins[axis - 1] + sections[axis - 1];
+  const Index period = begins[3] + sections[3];
+  std::vector<ggml_pair> result;
+  for (Index i = 0; i < pairs; ++i) {
+    const Index sector = i % period;
+    if (p.mode == ggml_rope_type::vision) {
+      const auto first = std::find(begins.begin(), begins.end(), sector);
+      if (first != begins.end()) powers[static_cast<std::size_t>(first - begins.begin())] = 0;
+    }
+    std::size_t axis = 3;
+    if (p.mode == ggml_rope_type::imrope) {
+      const auto turn = static_cast<std::size_t>(sector % 3);
+      if (sector < 3 * sections[turn]) axis = turn;
+    } else {
+      while (axis > 0 && sector < begins[axis]) --axis;
+    }
+    result.push_back({static_cast<Index>(axis), powers[axis]});
+    for (Index& power : powers) ++power;
+  }
+  return result;
+}
+/// The blend of YaRN in ggml: the share of the unscaled frequency, 1 up to pair low, 0 from pair high on.
+class ggml_blend {
+ public:
+  explicit ggml_blend(const ggml_rope_parameters& p)
+      : low_((std::max)(0.0L, std::floor(pair_of(p, p.beta_fast)))),
+        high_((std::min)(static_cast<long double>(p.n_dims - 1), std::ceil(pair_of(p, p.beta_slow)))) {}
+  long double unscaled(Index pair) const {
+    const long double passed = (static_cast<long double>(pair) - low_) / (std::max)(0.001L, high_ - low_);
+    return 1 - std::clamp(passed, 0.0L, 1.0L);
+  }
+ private:
+  /// The pair that makes `rotations` turns over L0 positions. With a base of 1 all pairs make the same number
+  /// of turns: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+  static long double pair_of(const ggml_rope_parameters& p, double rotations) {
+    const long double ratio =
+        std::log(static_cast<long double>(p.n_ctx_orig) / (2 * wide_pi * widened(rotations)));
+    const long double log_base = std::log(widened(p.freq_base));
+    constexpr long double beyond = 0x1p62L;
+    if (equal(log_base, 0)) return ratio > 0 ? beyond : -beyond;
+    return static_cast<long double>(p.n_dims) * ratio / (2 * log_base);
+  }
+  long double low_, high_;
+};
+inline void check_ggml_sections(const ggml_rope_parameters& p) {
+  const auto& s = p.sections;
+  const Index sum = sum_of_sections("ggml_frequencies", {s[0], s[1], s[2], s[3]});
+  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
+  if (one_axis && sum != 0)
+    ROPE_THROW(std::invalid_argument,
+               message("ggml_frequencies: the modes normal and neox have one axis and do not read sections; "
+                       "leave them out, or write mrope, imrope or vision, got sections of ",
+                       sum, " pairs"));
+  if (!one_axis && s[0] + s[1] + s[2] == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("ggml_frequencies: one of the first three sections must be positive (for one axis "
+                       "write the mode normal or neox), got 0, 0, 0, ",
+                       s[3]));
+}
+inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
+  const auto require = [](bool holds, const char* rule, double got) {
+    if (!holds) ROPE_THROW(std::invalid_argument, message("ggml_frequencies: ", rule, ", got ", got));
+  };
+  require(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
+  require(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
+          "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
+  require(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
+  require(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
+          p.attn_factor);
+  if (!equal(p.ext_factor, 0)) {
+    require(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
+    require(p.n_ctx_orig > 0, "n_ctx_orig must be positive if ext_factor is not 0",
+            static_cast<double>(p.n_ctx_orig));
+    for (const double beta : {p.beta_fast, p.beta_slow})
+      require(is_finite(beta) && beta > 0,
+              "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
+              "llama.cpp)",
+              beta);
+  }
+  if (!p.freq_factors.empty() && static_cast<Index>(p.freq_factors.size()) < pairs)
+    ROPE_THROW(std::invalid_argument, message("ggml_frequencies: freq_factors must have a value for each of ",
+                                              pairs, " pairs or be empty, got ", p.freq_factors.size()));
+  for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
+    require(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
+            "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
+}
+}  // namespace detail
+/// The frequencies of ggml_rope_ext, on one axis, or of ggml_rope_multi, on the four axes (time, height,
+/// width, extra), and their magnitude.
+///
+///     f_i   = b^(-2 e_i / n_dims) / freq_factors[i]
+///     f_i   = f_i (freq_scale (1 - w_i) + w_i)
+///     w_i   = ext_factor (1 - clamp((i - low) / max(0.001, high - low), 0, 1))
+///     low   = max(0, floor(c(beta_fast))),   high = min(n_dims - 1, ceil(c(beta_slow)))
+///     c(r)  = n_dims ln(L0 / (2 pi r)) / (2 ln b)
+///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
+///
+/// e_i is i. In the mode `vision` it counts from the first pair of the section. Sections are repeated until
+/// every pair has an axis, and the last repetition is cut; a list that is longer than the pairs is cut too.
+/// With low above high, as where beta_slow exceeds beta_fast, pairs up to low keep f_i and the next ones are
+/// scaled. A base below 1 reverses the order of the bounds.
+///
+///     const frequencies f = ggml_frequencies({.n_dims = 128,
+///                                             .sections = {24, 20, 20, 0},
+///                                             .mode = ggml_rope_type::imrope,
+///                                             .freq_base = 5e6});
+///     const frequency_table of_prompt(f, coordinates);  // [n_tokens, 4]
+///
+/// ggml multiplies from pair to pair in float and rounds the bounds from float: its angles differ by these
+/// roundings, and a c(r) within them of an integer may be rounded to the other side. A divisor of 1e30, which
+/// converters write for infinity, gives a frequency of 0 here.
+///
+/// \param p  freq_factors may be longer than the pairs; the rest is not read
+///
+/// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
+///            range stated at it, sections are given for mrope, imrope and vision alone, none of them
+///            negative, one of the first three positive, and m positive; or as frequencies::custom
+/// Accuracy:  2 ulp of the formula, 20 where long double is double; with ext_factor below 0 or above 1 of the
+///            larger term, since the two may cancel
+/// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
+inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  if (p.n_dims <= 0 || p.n_dims % 2 != 0 || p.n_dims > most)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("ggml_frequencies: n_dims must be even, positive and below 2^31, got ", p.n_dims));
+  const Index pairs = p.mode == ggml_rope_type::vision ? p.n_dims : p.n_dims / 2;
+  detail::check_ggml_parameters(p, pairs);
+  detail::check_ggml_sections(p);
+  std::optional<detail::ggml_blend> blend;
+  if (!detail::equal(p.ext_factor, 0)) blend.emplace(p);
+  const long double scale = detail::widened(p.freq_scale);
+  long double magnitude = detail::widened(p.attn_factor);
+  if (blend) magnitude *= 1 - std::log(scale) / 10;
+  if (magnitude <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ggml_frequencies: 1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor "
+                               "is not 0, got the freq_scale ",
+                               p.freq_scale));
+  std::vector<detail::ggml_pair> places;
+  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
+  if (one_axis)
+    for (Index i = 0; i < pairs; ++i) places.push_back({0, i});
+  else
+    places = detail::ggml_pairs_of(p, pairs);
+  number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
+  for (Index i = 0; i < pairs; ++i) {
+    const auto pair = static_cast<std::size_t>(i);
+    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[pair];
+    if (factor >= 0.999e30) continue;
+    const long double f =
+        detail::inverse_power(detail::widened(p.freq_base), 2 * places[pair].power, p.n_dims) /
+        detail::widened(factor);
+    const long double unscaled = blend ? detail::widened(p.ext_factor) * blend->unscaled(i) : 0;
+    inv_freq(i, places[pair].axis) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
+  }
+  return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
+}
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
+
 #ifndef ROPE_FREQUENCIES_LONGROPE_HPP
 #define ROPE_FREQUENCIES_LONGROPE_HPP
-#include <optional>
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP

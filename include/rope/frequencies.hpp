@@ -8,6 +8,7 @@
 
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/ggml_frequencies.hpp>
 #include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>

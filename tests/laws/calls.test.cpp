@@ -40,6 +40,8 @@ TEST_CASE("calls of the pages: frequencies", "[library]") {
   CHECK(frequencies(128, 500000.0).pairs() == 64);
   CHECK(frequencies::custom(inv_freq, attention_factor).attention_factor() == 1.5);
   CHECK(frequencies(128, 500000.0, llama3_scaling{.factor = 8}).inv_freq()(0, 0) == 1);
+  CHECK(ggml_frequencies({.n_dims = 128, .freq_base = 500000.0, .freq_scale = 0.25}).inv_freq()(0, 0) ==
+        0.25);
   const frequencies f(32);
   const Eigen::ArrayXXd directions = Eigen::ArrayXXd::Random(16, 2);
   CHECK(axial(f, 2).pairs() == 32);

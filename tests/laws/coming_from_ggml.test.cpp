@@ -97,7 +97,8 @@ TEST_CASE("ggml: ggml_rope_ext", "[library][coming_from]") {
 }
 
 TEST_CASE("ggml: frequencies", "[library][coming_from]") {
-  const double freq_base = 5e5, freq_scale = 0.25, n_ctx_orig = 8192;
+  const double freq_base = 5e5, freq_scale = 0.25;
+  constexpr int n_ctx_orig = 8192;
   using other::inv_freq;
   CHECK(has_frequencies(frequencies(128, freq_base, linear_scaling{1 / freq_scale}), 64,
                         [](Index i) { return inv_freq(5e5L, i, 128) / 4; }));
@@ -110,6 +111,23 @@ TEST_CASE("ggml: frequencies", "[library][coming_from]") {
                       yarn_scaling{.factor = 1 / freq_scale, .original_max_position = n_ctx_orig});
   CHECK(has_frequencies(f, 64, [](Index i) { return other::yarn(5e5L, i, 128, 4, 8192); }));
   CHECK(testing::abs(f.attention_factor() - (1 + 0.1 * testing::log(4.0))) <= 0x1p-52);
+
+  const double ext_factor = 0.5, attn_factor = 0.75, beta_fast = 2, beta_slow = 8;
+  const frequencies all = ggml_frequencies({.n_dims = 128,
+                                            .n_ctx_orig = n_ctx_orig,
+                                            .freq_base = freq_base,
+                                            .freq_scale = freq_scale,
+                                            .ext_factor = ext_factor,
+                                            .attn_factor = attn_factor,
+                                            .beta_fast = beta_fast,
+                                            .beta_slow = beta_slow,
+                                            .freq_factors = freq_factors});
+  // floor of the pair that turns twice over 8192 positions: 128 ln(8192 / (4 pi)) / (2 ln 5e5) = 31.6.
+  CHECK(has_frequencies(all, 64, [&](Index i) {
+    const testing::wide share = i <= 31 ? 0.5L : 0;
+    return inv_freq(5e5L, i, 128) / freq_factors[static_cast<std::size_t>(i)] * (0.25L * (1 - share) + share);
+  }));
+  CHECK(testing::abs(all.attention_factor() - 0.75 * (1 + 0.1 * testing::log(4.0))) <= 0x1p-52);
 }
 
 // Golden property G28, ggml tests/test-rope.cpp: turned to 100 + i and then by -67 is turned to 33 + i. That
@@ -211,25 +229,51 @@ TEST_CASE("ggml: ggml_rope_multi", "[library][coming_from]") {
     return static_cast<testing::wide>(
         pos[static_cast<std::size_t>(10 * axis + other::on_axis(memory, r, 1))]);
   };
+  const auto mrope_axis = [](Index i) { return i < 16 ? 0 : i < 40 ? 1 : 2; };
   SECTION("GGML_ROPE_TYPE_MROPE") {
-    const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24, 0}));
+    const frequencies f = ggml_frequencies(
+        {.n_dims = 128, .sections = {16, 24, 24, 0}, .mode = ggml_rope_type::mrope, .freq_base = 1e6});
     rotate<half_split>(x, frequency_table(f, coordinates));
     CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
-            return at(r, i < 16 ? 0 : i < 40 ? 1 : 2) * other::inv_freq(1e6L, i, 128);
+            return at(r, mrope_axis(i)) * other::inv_freq(1e6L, i, 128);
+          }) <= 1);
+    const frequencies same = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24, 0}));
+    CHECK((f.inv_freq() == same.inv_freq()).all());
+  }
+  SECTION("ggml_rope_multi_back") {
+    const frequencies f = ggml_frequencies(
+        {.n_dims = 128, .sections = {16, 24, 24, 0}, .mode = ggml_rope_type::mrope, .freq_base = 1e6});
+    rotate_gradient<half_split>(x, frequency_table(f, coordinates));
+    CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
+            return -at(r, mrope_axis(i)) * other::inv_freq(1e6L, i, 128);
           }) <= 1);
   }
   SECTION("GGML_ROPE_TYPE_IMROPE") {
-    const frequencies f = on_axes(frequencies(128, 5e6), ggml_interleaved_sections({24, 20, 20, 0}));
+    const frequencies f = ggml_frequencies(
+        {.n_dims = 128, .sections = {24, 20, 20, 0}, .mode = ggml_rope_type::imrope, .freq_base = 5e6});
     rotate<half_split>(x, frequency_table(f, coordinates));
     CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
             const Index axis = i % 3 == 0 ? (i < 72 ? 0 : 3) : i < 60 ? i % 3 : 3;
             return at(r, axis) * other::inv_freq(5e6L, i, 128);
           }) <= 1);
+    const frequencies same = on_axes(frequencies(128, 5e6), ggml_interleaved_sections({24, 20, 20, 0}));
+    CHECK((f.inv_freq() == same.inv_freq()).all());
   }
   SECTION("GGML_ROPE_TYPE_VISION") {
-    rotate<half_split>(x, frequency_table(qwen_vl_vision_frequencies(128), coordinates.leftCols(2)));
+    const frequencies f =
+        ggml_frequencies({.n_dims = 64, .sections = {32, 32, 32, 32}, .mode = ggml_rope_type::vision});
+    rotate<half_split>(x, frequency_table(f, coordinates));
     CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
             return at(r, i / 32) * other::inv_freq(1e4L, i % 32, 64);
+          }) <= 1);
+    CHECK((f.inv_freq().leftCols(2) == qwen_vl_vision_frequencies(128).inv_freq()).all());
+  }
+  SECTION("sections that do not add up to the pairs") {
+    const frequencies f = ggml_frequencies(
+        {.n_dims = 64, .sections = {8, 3, 3, 0}, .mode = ggml_rope_type::mrope, .freq_base = 1e6});
+    rotate<half_split>(x, frequency_table(f, coordinates));
+    CHECK(rotation_error(before, memory, halves, 32, [&](Index r, Index i) {
+            return at(r, i % 14 < 8 ? 0 : i % 14 < 11 ? 1 : 2) * other::inv_freq(1e6L, i, 64);
           }) <= 1);
   }
 }

@@ -154,3 +154,22 @@ TEST_CASE("the comment of vision models shows the two windows of Gemma 4", "[fre
   CHECK(channels[8] != 1);
   CHECK(channels[0] == 1);
 }
+
+TEST_CASE("the comments of ggml_frequencies show its use", "[frequencies]") {
+  const ggml_rope_parameters yarn = {.n_dims = 128,
+                                     .n_ctx_orig = 32768,
+                                     .freq_base = 1e6,
+                                     .freq_scale = 0.25,
+                                     .ext_factor = 1,
+                                     .beta_fast = 32,
+                                     .beta_slow = 1};
+  const frequency_table table(ggml_frequencies(yarn), 131072);
+  CHECK(same_schedule(ggml_frequencies(yarn),
+                      frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})));
+  CHECK(table.rows() == 131072);
+  const Eigen::ArrayXXd coordinates = Eigen::ArrayXXd::Constant(3, 4, 7);
+  const frequencies f = ggml_frequencies(
+      {.n_dims = 128, .sections = {24, 20, 20, 0}, .mode = ggml_rope_type::imrope, .freq_base = 5e6});
+  const frequency_table of_prompt(f, coordinates);  // [n_tokens, 4]
+  CHECK(of_prompt.rows() == 3);
+}
