@@ -5797,6 +5797,11 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
 /// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
 /// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
 /// std::invalid_argument for a field outside its range.
+///
+/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
+/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
+/// than in training, as where a shorter context is stretched over the original one. transformers (with a
+/// warning), ggml and MLX accept such factors too.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -5836,14 +5841,26 @@ inline long double ramp(Index pair, long double low, long double high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower
-/// while pair 0 keeps its speed.
-inline void stretch_base(schedule& axis, long double factor, const char* rule) {
+/// Exchanges the base for base * multiplier, which must be above 1.
+///
+/// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
+inline void multiply_base(schedule& axis, long double multiplier, const char* field, long double value) {
+  if (axis.base * multiplier <= 1)
+    ROPE_THROW(std::invalid_argument,
+               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
+  axis.multiply_base(multiplier);
+}
+/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair rotates `factor` times slower
+/// while pair 0 keeps its frequency.
+///
+/// \param rule   for the messages
+/// \param field  the rule again, and what it calls the factor
+inline void stretch_base(schedule& axis, long double factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
                message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
   const auto d = static_cast<long double>(axis.rotary_dim);
-  axis.multiply_base(std::pow(factor, d / (d - 2)));
+  multiply_base(axis, std::pow(factor, d / (d - 2)), field, factor);
 }
 }  // namespace detail
 /// Position interpolation: f_i / s.
@@ -5852,13 +5869,13 @@ inline void stretch_base(schedule& axis, long double factor, const char* rule) {
 ///
 /// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
 struct linear_scaling {
-  double factor;  // s >= 1
+  double factor;  // s > 0
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1
+  /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "linear_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
+                          factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
   }
 };
@@ -5868,14 +5885,15 @@ struct linear_scaling {
 ///
 /// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
 struct ntk_scaling {
-  double factor;  // s >= 1
+  double factor;  // s > 0
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and rotary_dim at least 4
+  /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
+  ///          above 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
+    detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
                           factor);
-    detail::stretch_base(axis, detail::widened(factor), "ntk_scaling");
+    detail::stretch_base(axis, detail::widened(factor), "ntk_scaling", "ntk_scaling: factor");
   }
 };
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
@@ -5886,16 +5904,16 @@ struct ntk_scaling {
 ///
 /// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
-  double factor;        // s >= 1
+  double factor;        // s > 0
   double max_position;  // positive
   double length;        // tokens in the sequence, not negative
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, max_position finite and positive,
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
   ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "dynamic_ntk_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0,
+                          "dynamic_ntk_scaling: factor must be positive", factor);
     detail::require_field(detail::is_finite(max_position) && max_position > 0,
                           "dynamic_ntk_scaling: max_position must be positive", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
@@ -5904,7 +5922,7 @@ struct dynamic_ntk_scaling {
       // 1 + s (L - max_position) / max_position, which cancels nothing.
       const long double limit = detail::widened(max_position);
       const long double grown = detail::widened(factor) * (detail::widened(length) - limit) / limit;
-      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling");
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
     }
   }
 };
@@ -5916,7 +5934,7 @@ struct dynamic_ntk_scaling {
 ///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
 ///     m         = attention_factor if given; else g(mscale) / g(mscale_all_dim) if both are given and not 0;
 ///                 else g(1)
-///     g(k)      = 0.1 k ln s + 1
+///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
 ///
 /// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
@@ -5924,9 +5942,10 @@ struct dynamic_ntk_scaling {
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
-///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
+///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
+///         goes on below 1: ggml_frequencies
 struct yarn_scaling {
-  double factor;                                // s >= 1
+  double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
   double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
   double beta_slow = 1;                         // turns over L0 positions, positive
@@ -5949,22 +5968,22 @@ struct yarn_scaling {
                                  static_cast<double>(low), " above high ", static_cast<double>(high)));
     return {low, high};
   }
-  /// m of the formula above.  Requires: factor finite and at least 1
+  /// g(k) of the formula above.  Requires: factor finite and positive
+  double growth(double k) const { return factor < 1 ? 1 : 0.1 * k * std::log(factor) + 1; }
+  /// m of the formula above.  Requires: factor finite and positive
   double magnitude() const {
     if (attention_factor) return *attention_factor;
-    const double log_factor = std::log(factor);
-    const auto g = [&](double k) { return 0.1 * k * log_factor + 1; };
     if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
-      return g(*mscale) / g(*mscale_all_dim);
-    return g(1);
+      return growth(*mscale) / growth(*mscale_all_dim);
+    return growth(1);
   }
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
+  /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
   ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
+    detail::require_field(detail::is_finite(factor) && factor > 0, "yarn_scaling: factor must be positive",
                           factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "yarn_scaling: original_max_position must be positive", original_max_position);
@@ -5986,11 +6005,11 @@ struct yarn_scaling {
 };
 /// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
 ///
-///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
+///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
 ///
 /// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
-  const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
+  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
   return g * g;
 }
 /// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
@@ -6005,17 +6024,17 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
-  double factor;                        // s >= 1
+  double factor;                        // s > 0
   double low_freq_factor = 1;           // positive
   double high_freq_factor = 4;          // at least low_freq_factor
   double original_max_position = 8192;  // L0 > 0
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, 0 < low_freq_factor <=
+  /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
   ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "llama3_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0, "llama3_scaling: factor must be positive",
+                          factor);
     detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
                           "llama3_scaling: low_freq_factor must be positive", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
@@ -6046,17 +6065,17 @@ struct llama3_scaling {
 ///         (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
-  double factor = 1;             // s >= 1
+  double factor = 1;             // s > 0
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and at least
-  ///          1
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
+  ///          positive
   void apply(schedule& axis) const {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "proportional_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0,
+                          "proportional_scaling: factor must be positive", factor);
     const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / detail::widened(factor) : 0;
@@ -6170,14 +6189,15 @@ struct pair_factor_scaling {
 ///
 /// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
 struct alpha_scaling {
-  double alpha;  // >= 1
+  double alpha;  // positive
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless alpha is finite and at least 1, and rotary_dim at least 4
+  /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
+  ///          1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
+    detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
                           alpha);
-    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling");
+    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling", "alpha_scaling: alpha");
   }
 };
 /// The `ntk` rule of vLLM: every pair is slowed, the last one by exactly s.
@@ -6189,18 +6209,18 @@ struct alpha_scaling {
 ///
 /// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
 struct mixed_ntk_scaling {
-  double factor;                       // s >= 1
+  double factor;                       // s > 0
   std::optional<double> mixed_b = {};  // positive
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and mixed_b, if given, finite and
-  ///          positive
+  /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
+  ///          above 1, and mixed_b, if given, is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "mixed_ntk_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0,
+                          "mixed_ntk_scaling: factor must be positive", factor);
     const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
     if (!mixed_b) {
-      axis.multiply_base(s);
+      detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
       const long double divisor = std::pow(s, 1 / pairs);
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
@@ -6222,17 +6242,18 @@ struct mixed_ntk_scaling {
 ///
 /// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
 struct ntk_by_parts_scaling {
-  double factor;                    // s >= 1
+  double factor;                    // s > 0
   double original_max_position;     // L0 > 0
   double ntk_factor = 1;            // weight of NTK, in [0, 1]
   double extrapolation_factor = 1;  // weight of the original frequencies, in [0, 1]
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
-  ///          positive, both weights in [0, 1], rotary_dim at least 4, and a pair lies in either blend
+  /// Throws:  std::invalid_argument unless factor is finite and positive and leaves a base above 1 for NTK,
+  ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
+  ///          least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "ntk_by_parts_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0,
+                          "ntk_by_parts_scaling: factor must be positive", factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "ntk_by_parts_scaling: original_max_position must be positive",
                           original_max_position);
@@ -6241,7 +6262,8 @@ struct ntk_by_parts_scaling {
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
     auto stretched = axis;
-    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling");
+    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling",
+                         "ntk_by_parts_scaling: factor");
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const long double original = axis.inv_freq(i), linear = original / detail::widened(factor);
       const long double ntk_share = share(i, 1.25, 0.75, axis) * detail::widened(ntk_factor);
@@ -6420,7 +6442,6 @@ namespace range {
 inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
 inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
 inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
-inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
 inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
 inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0) || x > 1; },
                                                "must be 0 or greater than 1"};
@@ -10406,7 +10427,7 @@ class schedule_reader {
     needed_ = "rope type " + type + " needs it";
     if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
     if (type == "dynamic") {
-      if (const auto alpha = rope_.number("alpha", range::at_least_one))
+      if (const auto alpha = rope_.number("alpha", range::positive))
         return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
       return derive("dynamic", rotary_dim, base,
                     dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
@@ -10419,7 +10440,7 @@ class schedule_reader {
       if (!partial) partial = config_.number("partial_rotary_factor", range::fraction);
       return derive("proportional", rotary_dim, base,
                     proportional_scaling{.partial_rotary_factor = partial.value_or(1),
-                                         .factor = rope_.number("factor", range::at_least_one).value_or(1)});
+                                         .factor = rope_.number("factor", range::positive).value_or(1)});
     }
     if (type == "ntk")
       return derive(
@@ -10428,7 +10449,13 @@ class schedule_reader {
     return derive("default", rotary_dim, base);
   }
  private:
-  double factor() { return rope_.required_number("factor", range::at_least_one, needed_); }
+  double factor() { return noted(rope_.required_number("factor", range::positive, needed_)); }
+  double noted(double factor) {
+    if (factor < 1)
+      model_.warn_once(rope_.path() + "factor is " + exact_digits(factor) +
+                       ", below 1, and raises frequencies; transformers warns of it and computes the same");
+    return factor;
+  }
   double context() {
     const auto context = context_of(config_, range::positive);
     if (!context) config_.missing("max_position_embeddings", needed_);
@@ -10442,8 +10469,8 @@ class schedule_reader {
     // A factor of null is that of the two lengths.
     yarn.factor =
         rope_.is_null("factor")
-            ? checked(context() / yarn.original_max_position, range::at_least_one, "import_hugging_face",
-                      "max_position_embeddings / original_max_position_embeddings")
+            ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
+                            "max_position_embeddings / original_max_position_embeddings"))
             : factor();
     yarn.beta_fast = or_default(rope_.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
     yarn.beta_slow = or_default(rope_.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
@@ -10480,7 +10507,7 @@ class schedule_reader {
         rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
                      "must have one value per pair, " + std::to_string(pairs) + ", got " +
                          std::to_string(list->size()));
-    longrope.factor = rope_.number("factor", range::at_least_one);
+    longrope.factor = rope_.number("factor", range::positive);
     // Phi-3.5-MoE gives the magnitude of each list.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
                long_mscale = rope_.number("long_mscale", range::positive);

@@ -80,6 +80,13 @@ struct drawn {
   expected exact;
 };
 
+/// Whether the base that is stretched by s stays well above 1; elsewhere the rule may refuse.
+bool keeps_a_base(Index dim, double base, double s) {
+  return dim > 2 &&
+         testing::log(base) + testing::log(s) * static_cast<double>(dim) / static_cast<double>(dim - 2) >
+             1e-4;
+}
+
 bool sane(double x) { return x == 0 || (std::abs(x) < 1e12 && std::abs(x) > 1e-12); }
 
 template <class Rule>
@@ -156,14 +163,15 @@ void run(bytes& b) {
   switch (b.up_to(12)) {
     case 0: {
       const rope::linear_scaling rule{b.real()};
-      d.valid = at_least(rule.factor, 1);
+      d.valid = positive(rule.factor);
       d.comparable = d.comparable && sane(rule.factor);
       for (wide& x : d.exact.inv_freq) x /= wider(rule.factor);
       return compare(dim, base, rule, d);
     }
     case 1: {
       const rope::ntk_scaling rule{b.real()};
-      d.valid = at_least(rule.factor, 1) && dim > 2;
+      d.valid = positive(rule.factor) && dim > 2;
+      d.comparable = d.comparable && keeps_a_base(dim, base, rule.factor);
       d.comparable = d.comparable && sane(rule.factor);
       if (d.valid) d.exact.inv_freq = stretched(f, wider(rule.factor));
       return compare(dim, base, rule, d);
@@ -171,7 +179,7 @@ void run(bytes& b) {
     case 2: {
       const rope::dynamic_ntk_scaling rule{b.real(), b.real(), b.real()};
       const bool longer = rule.length > rule.max_position;
-      d.valid = at_least(rule.factor, 1) && positive(rule.max_position) && at_least(rule.length, 0) &&
+      d.valid = positive(rule.factor) && positive(rule.max_position) && at_least(rule.length, 0) &&
                 (dim > 2 || !longer);
       d.comparable = d.comparable && sane(rule.factor) && sane(rule.max_position) && sane(rule.length);
       if (d.valid && longer)
@@ -182,12 +190,13 @@ void run(bytes& b) {
     case 3:
     case 4: {
       rope::yarn_scaling rule{.factor = b.real(), .original_max_position = b.real()};
+      d.monotone = rule.factor >= 1;
       if (b.coin()) rule.beta_fast = b.real();
       if (b.coin()) rule.beta_slow = b.real();
       rule.truncate = b.coin();
       if (b.coin()) rule.attention_factor = maybe(b), rule.mscale = maybe(b), rule.mscale_all_dim = maybe(b);
-      d.valid = at_least(rule.factor, 1) && positive(rule.original_max_position) &&
-                positive(rule.beta_slow) && at_least(rule.beta_fast, rule.beta_slow);
+      d.valid = positive(rule.factor) && positive(rule.original_max_position) && positive(rule.beta_slow) &&
+                at_least(rule.beta_fast, rule.beta_slow);
       for (const auto& field : {rule.attention_factor, rule.mscale, rule.mscale_all_dim})
         d.valid = d.valid && at_least(field.value_or(0), 0),
         d.comparable = d.comparable && sane(field.value_or(0));
@@ -217,7 +226,9 @@ void run(bytes& b) {
         if (between.low > between.high) d.exact.inv_freq.clear();
         for (std::size_t i = 0; i < d.exact.inv_freq.size(); ++i)
           d.exact.inv_freq[i] *= (1 - ramp(i, between)) + ramp(i, between) / wider(rule.factor);
-        const auto g = [&](double k) { return 0.1L * wider(k) * testing::log(wider(rule.factor)) + 1; };
+        const auto g = [&](double k) {
+          return rule.factor < 1 ? wide(1) : 0.1L * wider(k) * testing::log(wider(rule.factor)) + 1;
+        };
         d.exact.factor = rule.attention_factor ? wider(*rule.attention_factor)
                          : rule.mscale.value_or(0) != 0 && rule.mscale_all_dim.value_or(0) != 0
                              ? g(*rule.mscale) / g(*rule.mscale_all_dim)
@@ -228,10 +239,11 @@ void run(bytes& b) {
     case 5:
     case 6: {
       rope::llama3_scaling rule{.factor = b.real()};
+      d.monotone = rule.factor >= 1;
       if (b.coin()) rule.low_freq_factor = b.real();
       if (b.coin()) rule.high_freq_factor = b.real();
       if (b.coin()) rule.original_max_position = b.real();
-      d.valid = at_least(rule.factor, 1) && positive(rule.low_freq_factor) &&
+      d.valid = positive(rule.factor) && positive(rule.low_freq_factor) &&
                 at_least(rule.high_freq_factor, rule.low_freq_factor) && positive(rule.original_max_position);
       d.comparable = d.comparable && sane(rule.factor) && sane(rule.low_freq_factor) &&
                      sane(rule.high_freq_factor) && sane(rule.original_max_position) &&
@@ -248,7 +260,7 @@ void run(bytes& b) {
     case 7: {
       const rope::proportional_scaling rule{b.real(), b.coin() ? 1 : b.real()};
       d.valid =
-          positive(rule.partial_rotary_factor) && rule.partial_rotary_factor <= 1 && at_least(rule.factor, 1);
+          positive(rule.partial_rotary_factor) && rule.partial_rotary_factor <= 1 && positive(rule.factor);
       d.comparable = d.comparable && sane(rule.factor);
       if (d.valid && schedule_exists)
         for (std::size_t i = 0; i < pairs; ++i)
@@ -301,7 +313,8 @@ void run(bytes& b) {
     }
     case 10: {
       const rope::alpha_scaling rule{b.real()};
-      d.valid = at_least(rule.alpha, 1) && dim > 2;
+      d.valid = positive(rule.alpha) && dim > 2;
+      d.comparable = d.comparable && keeps_a_base(dim, base, rule.alpha);
       d.comparable = d.comparable && sane(rule.alpha);
       if (d.valid) d.exact.inv_freq = stretched(f, wider(rule.alpha));
       return compare(dim, base, rule, d);
@@ -309,7 +322,9 @@ void run(bytes& b) {
     case 11: {
       rope::mixed_ntk_scaling rule{.factor = b.real()};
       rule.mixed_b = maybe(b);
-      d.valid = at_least(rule.factor, 1) && positive(rule.mixed_b.value_or(1));
+      d.monotone = rule.factor >= 1;
+      if (!rule.mixed_b && testing::log(base) + testing::log(rule.factor) < 1e-4) d.comparable = false;
+      d.valid = positive(rule.factor) && positive(rule.mixed_b.value_or(1));
       d.comparable = d.comparable && sane(rule.factor) && sane(rule.mixed_b.value_or(1));
       if (d.valid && d.comparable && schedule_exists) {
         const auto half = static_cast<wide>(pairs);

@@ -238,9 +238,19 @@ TEST_CASE("a factor of null is that of the two lengths", "[models][import]") {
   CHECK(same(only_group(qwen).frequencies, only_group(config("qwen2_5_7b_yarn")).frequencies));
   CHECK(only_group(qwen).number("factor", 0) == 4);
   qwen["max_position_embeddings"] = 16384;
-  CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { import_hugging_face(qwen); }, "max_position_embeddings / original_max_position_embeddings",
-      "at least 1, got 0.5"));
+  CHECK(only_group(qwen).number("factor", 0) == 0.5);
+}
+
+// transformers warns of a factor below 1 and computes with it; get_mscale then is 1.
+TEST_CASE("a factor below 1 is taken as transformers takes it, and named", "[models][import]") {
+  json qwen = config("qwen2_5_7b_yarn");
+  qwen["rope_scaling"]["factor"] = 0.5;
+  const auto model = import_hugging_face(qwen);
+  const rope::frequencies yarn(128, 1e6, rope::yarn_scaling{.factor = 0.5, .original_max_position = 32768});
+  CHECK(same(model.groups()[0].frequencies, yarn));
+  CHECK(model.groups()[0].frequencies.attention_factor() == 1);
+  CHECK(has_warning(model.warnings, "rope_scaling.factor is 0.5, below 1"));
+  CHECK_FALSE(has_warning(import_hugging_face(config("qwen2_5_7b_yarn")).warnings, "below 1"));
 }
 
 TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[models][import]") {
@@ -962,10 +972,10 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
       {rope({{"type", "su2"}}), {"rope_scaling.type", "su2"}},
       {rope({{"rope_type", 1}}), {"rope_scaling.rope_type", "a string"}},
       {rope({{"rope_type", "linear"}}), {"rope_scaling.factor", "missing", "linear"}},
-      {rope({{"rope_type", "linear"}, {"factor", 0.5}}), {"rope_scaling.factor", "at least 1", "0.5"}},
+      {rope({{"rope_type", "linear"}, {"factor", 0}}), {"rope_scaling.factor", "must be positive", "0"}},
       {rope({{"rope_type", "linear"}, {"factor", "8"}}), {"rope_scaling.factor", "must be a number"}},
       {rope({{"rope_type", "dynamic"}}), {"rope_scaling.factor", "missing", "dynamic"}},
-      {rope({{"rope_type", "dynamic"}, {"alpha", 0}}), {"rope_scaling.alpha", "at least 1"}},
+      {rope({{"rope_type", "dynamic"}, {"alpha", 0}}), {"rope_scaling.alpha", "must be positive"}},
       {rope({{"rope_type", "ntk"}}), {"rope_scaling.factor", "missing", "ntk"}},
       {rope({{"rope_type", "ntk"}, {"factor", 2}, {"mixed_b", 0}}), {"rope_scaling.mixed_b", "positive"}},
       {yarn({{"factor", nullptr}}), {"rope_scaling.factor", "missing", "yarn"}},

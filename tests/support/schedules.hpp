@@ -84,13 +84,6 @@ inline const std::vector<std::pair<double, const char*>> not_positive = {
     {std::numeric_limits<double>::infinity(), "got inf"},
     {-std::numeric_limits<double>::infinity(), "got -inf"}};
 
-/// Those, and one that is below 1.
-inline const std::vector<std::pair<double, const char*>> not_at_least_one = [] {
-  auto values = not_positive;
-  values.emplace_back(0.5, "got 0.5");
-  return values;
-}();
-
 /// Whether a schedule of four pairs with this rule is refused, by the rule's name and text and the value.
 template <class Rule>
 bool refused(const Rule& rule, const std::string& text, const std::string& value) {

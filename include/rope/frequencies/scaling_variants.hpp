@@ -50,15 +50,16 @@ struct pair_factor_scaling {
 ///
 /// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
 struct alpha_scaling {
-  double alpha;  // >= 1
+  double alpha;  // positive
 
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless alpha is finite and at least 1, and rotary_dim at least 4
+  /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
+  ///          1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
+    detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
                           alpha);
-    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling");
+    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling", "alpha_scaling: alpha");
   }
 };
 
@@ -71,19 +72,19 @@ struct alpha_scaling {
 ///
 /// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
 struct mixed_ntk_scaling {
-  double factor;                       // s >= 1
+  double factor;                       // s > 0
   std::optional<double> mixed_b = {};  // positive
 
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, and mixed_b, if given, finite and
-  ///          positive
+  /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
+  ///          above 1, and mixed_b, if given, is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "mixed_ntk_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0,
+                          "mixed_ntk_scaling: factor must be positive", factor);
     const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
     if (!mixed_b) {
-      axis.multiply_base(s);
+      detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
       const long double divisor = std::pow(s, 1 / pairs);
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
@@ -106,18 +107,19 @@ struct mixed_ntk_scaling {
 ///
 /// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
 struct ntk_by_parts_scaling {
-  double factor;                    // s >= 1
+  double factor;                    // s > 0
   double original_max_position;     // L0 > 0
   double ntk_factor = 1;            // weight of NTK, in [0, 1]
   double extrapolation_factor = 1;  // weight of the original frequencies, in [0, 1]
 
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless factor is finite and at least 1, original_max_position finite and
-  ///          positive, both weights in [0, 1], rotary_dim at least 4, and a pair lies in either blend
+  /// Throws:  std::invalid_argument unless factor is finite and positive and leaves a base above 1 for NTK,
+  ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
+  ///          least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1,
-                          "ntk_by_parts_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(factor) && factor > 0,
+                          "ntk_by_parts_scaling: factor must be positive", factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "ntk_by_parts_scaling: original_max_position must be positive",
                           original_max_position);
@@ -126,7 +128,8 @@ struct ntk_by_parts_scaling {
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
     auto stretched = axis;
-    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling");
+    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling",
+                         "ntk_by_parts_scaling: factor");
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const long double original = axis.inv_freq(i), linear = original / detail::widened(factor);
       const long double ntk_share = share(i, 1.25, 0.75, axis) * detail::widened(ntk_factor);

@@ -71,7 +71,7 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
 }
 
 /// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis turns that many
-/// times slower, as with ntk_scaling, whose factor cannot be below 1.
+/// times slower, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -91,15 +91,14 @@ struct cosmos_stretch {
 
 namespace detail {
 
-/// One axis of Cosmos: the base stretched by a factor that may be below 1.
+/// One axis of Cosmos: ntk_scaling, with errors in the words of cosmos_frequencies.
 struct cosmos_axis_scaling {
   double stretch;
 
   void apply(schedule& axis) const {
     require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
                   stretch);
-    stretch_base(axis, widened(stretch), "cosmos_frequencies");
-    require_field(axis.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1", stretch);
+    stretch_base(axis, widened(stretch), "cosmos_frequencies", "cosmos_frequencies: a stretch");
   }
 };
 

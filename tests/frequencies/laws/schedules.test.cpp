@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/frequencies/scaling.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/schedules.hpp"
+#include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
 /// YaRN's many options, and scalings one after another.
@@ -118,8 +120,8 @@ TEST_CASE("yarn_scaling reports a field out of its range with the rule and the v
     change(rule);
     return refused(rule, std::string("yarn_scaling: ") + text, value);
   };
-  for (const auto& [x, value] : not_at_least_one)
-    CHECK(says([factor = x](auto& r) { r.factor = factor; }, "factor must be at least 1", value));
+  for (const auto& [x, value] : not_positive)
+    CHECK(says([factor = x](auto& r) { r.factor = factor; }, "factor must be positive", value));
   for (const auto& [bad, value] : not_positive) {
     const double x = bad;
     CHECK(
@@ -195,4 +197,74 @@ TEST_CASE("scalings given together apply in the order given", "[frequencies][sca
     frequencies(128, 1e4, linear_scaling{8}, base_reader{&base});
     CHECK(base == 1e4);
   }
+}
+
+// Golden: _compute_yarn_parameters of Hugging Face transformers for a factor of 0.7 and 4096 positions, whose
+// get_mscale is 1 up to a factor of 1, by hand with ten digits.
+TEST_CASE("a factor below 1 raises frequencies by the same formula", "[frequencies][scaling]") {
+  const yarn_scaling yarn = {.factor = 0.7, .original_max_position = 4096};
+  const frequencies golden(16, 1e4, yarn);
+  CHECK(lists(golden, 0, "1 0.316227766 0.1 0.03501093124 0.01214285714 0.004178724051 0.001428571429", 10));
+  CHECK(golden.attention_factor() == 1);
+
+  const Index d = 64;
+  const wide base = 1e4L;
+  const auto original = [&](Index i) {
+    return testing::pow(base, -2 * static_cast<wide>(i) / static_cast<wide>(d));
+  };
+  const auto check = [&](const auto& rule, const auto& exact) {
+    const frequencies f(d, 1e4, rule);
+    bool same = f.attention_factor() == 1;
+    for (Index i = 0; i < d / 2; ++i)
+      same = same && tolerance::error_in_ulp(f.inv_freq(i, 0), exact(i)) <= tolerance::scaled_inv_freq();
+    return same;
+  };
+  const auto ramp = [](wide i, wide low, wide high) {
+    return (std::min)(wide(1), (std::max)(wide(0), (i - low) / (high - low)));
+  };
+  for (const double factor : {0.5, 0.7}) {
+    CAPTURE(factor);
+    const wide s = factor, width = static_cast<wide>(d);
+    const auto stretched = [&](wide by, Index i) {
+      return testing::pow(base * testing::pow(by, width / (width - 2)), -2 * static_cast<wide>(i) / width);
+    };
+    CHECK(check(linear_scaling{factor}, [&](Index i) { return original(i) / s; }));
+    CHECK(check(ntk_scaling{factor}, [&](Index i) { return stretched(s, i); }));
+    CHECK(check(alpha_scaling{factor}, [&](Index i) { return stretched(s, i); }));
+    CHECK(check(dynamic_ntk_scaling{.factor = factor, .max_position = 1000, .length = 3000},
+                [&](Index i) { return stretched(3 * s - (s - 1), i); }));
+    CHECK(check(proportional_scaling{.partial_rotary_factor = 0.5, .factor = factor},
+                [&](Index i) { return i < d / 4 ? original(i) / s : 0; }));
+    CHECK(check(llama3_scaling{.factor = factor}, [&](Index i) {
+      const wide z = ramp(8192 * original(i) / (2 * testing::pi), 1, 4);
+      return original(i) * ((1 - z) / s + z);
+    }));
+    CHECK(check(yarn_scaling{.factor = factor, .original_max_position = 4096}, [&](Index i) {
+      const auto pair = [&](wide turns) {
+        return width * testing::log(4096 / (2 * testing::pi * turns)) / (2 * testing::log(base));
+      };
+      const wide r = ramp(static_cast<wide>(i), testing::floor(pair(32)), testing::ceil(pair(1)));
+      return original(i) * (1 - r + r / s);
+    }));
+    CHECK(check(mixed_ntk_scaling{.factor = factor}, [&](Index i) {
+      return testing::pow(base * s, -2 * static_cast<wide>(i) / width) / testing::pow(s, 2 / width);
+    }));
+    CHECK(check(mixed_ntk_scaling{.factor = factor, .mixed_b = 0.625}, [&](Index i) {
+      return original(i) *
+             testing::pow(s, -testing::pow(static_cast<wide>(i + 1) / (width / 2), wide(0.625)));
+    }));
+    // Without NTK and the original frequencies it is linear.
+    CHECK(check(ntk_by_parts_scaling{factor, 2048, 0, 0}, [&](Index i) { return original(i) / s; }));
+    // In DeepSeek's softmax multiplier transformers has the same get_mscale.
+    CHECK(yarn_softmax_multiplier({.factor = factor, .original_max_position = 4096, .mscale_all_dim = 1}) ==
+          1);
+  }
+  // 10000 s^(8 / 6) must stay above 1: s above 0.001.
+  const std::string leaves = " must leave a base greater than 1";
+  CHECK(refused(ntk_scaling{0x1p-10}, "ntk_scaling: factor" + leaves, "got 0.0009765625"));
+  CHECK(refused(alpha_scaling{0x1p-10}, "alpha_scaling: alpha" + leaves, "got 0.0009765625"));
+  CHECK(refused(ntk_by_parts_scaling{0x1p-10, 2048}, "ntk_by_parts_scaling: factor" + leaves,
+                "got 0.0009765625"));
+  CHECK(refused(mixed_ntk_scaling{0x1p-14}, "mixed_ntk_scaling: factor" + leaves, "got 6.103515625e-05"));
+  CHECK_NOTHROW(frequencies(8, 1e4, ntk_scaling{1.01e-3}));
 }

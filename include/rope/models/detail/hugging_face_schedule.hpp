@@ -143,7 +143,7 @@ class schedule_reader {
     needed_ = "rope type " + type + " needs it";
     if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
     if (type == "dynamic") {
-      if (const auto alpha = rope_.number("alpha", range::at_least_one))
+      if (const auto alpha = rope_.number("alpha", range::positive))
         return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
       return derive("dynamic", rotary_dim, base,
                     dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
@@ -156,7 +156,7 @@ class schedule_reader {
       if (!partial) partial = config_.number("partial_rotary_factor", range::fraction);
       return derive("proportional", rotary_dim, base,
                     proportional_scaling{.partial_rotary_factor = partial.value_or(1),
-                                         .factor = rope_.number("factor", range::at_least_one).value_or(1)});
+                                         .factor = rope_.number("factor", range::positive).value_or(1)});
     }
     if (type == "ntk")
       return derive(
@@ -166,7 +166,13 @@ class schedule_reader {
   }
 
  private:
-  double factor() { return rope_.required_number("factor", range::at_least_one, needed_); }
+  double factor() { return noted(rope_.required_number("factor", range::positive, needed_)); }
+  double noted(double factor) {
+    if (factor < 1)
+      model_.warn_once(rope_.path() + "factor is " + exact_digits(factor) +
+                       ", below 1, and raises frequencies; transformers warns of it and computes the same");
+    return factor;
+  }
   double context() {
     const auto context = context_of(config_, range::positive);
     if (!context) config_.missing("max_position_embeddings", needed_);
@@ -181,8 +187,8 @@ class schedule_reader {
     // A factor of null is that of the two lengths.
     yarn.factor =
         rope_.is_null("factor")
-            ? checked(context() / yarn.original_max_position, range::at_least_one, "import_hugging_face",
-                      "max_position_embeddings / original_max_position_embeddings")
+            ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
+                            "max_position_embeddings / original_max_position_embeddings"))
             : factor();
     yarn.beta_fast = or_default(rope_.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
     yarn.beta_slow = or_default(rope_.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
@@ -221,7 +227,7 @@ class schedule_reader {
         rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
                      "must have one value per pair, " + std::to_string(pairs) + ", got " +
                          std::to_string(list->size()));
-    longrope.factor = rope_.number("factor", range::at_least_one);
+    longrope.factor = rope_.number("factor", range::positive);
     // Phi-3.5-MoE gives the magnitude of each list.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
                long_mscale = rope_.number("long_mscale", range::positive);

@@ -27,7 +27,6 @@ namespace range {
 inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
 inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
 inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
-inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
 inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
 inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0) || x > 1; },
                                                "must be 0 or greater than 1"};
