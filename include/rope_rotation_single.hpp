@@ -4,8 +4,9 @@
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// What a program that only rotates needs: frequencies and the common schedules, positions, tables, layouts,
-/// views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in rotation_extras.hpp.
+/// What a program that only rotates needs: frequencies with the common schedules and axes, positions, tables,
+/// layouts, views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in
+/// rotation_extras.hpp.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
@@ -292,14 +293,13 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace rope
 #endif  // ROPE_BASE_PARALLEL_HPP
 
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
+#ifndef ROPE_FREQUENCIES_AXES_HPP
+#define ROPE_FREQUENCIES_AXES_HPP
 #include <cstdint>
 #include <limits>
-#include <numbers>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
@@ -475,13 +475,15 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 }  // namespace rope
 #endif  // ROPE_BASE_MESSAGE_HPP
 
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+#include <new>
+
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
 #ifndef ROPE_BASE_STORAGE_HPP
 #define ROPE_BASE_STORAGE_HPP
-#include <new>          // std::align_val_t
-#include <vector>
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
 namespace rope {
@@ -689,6 +691,117 @@ class number_array {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
+/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
+/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+}  // namespace detail
+/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
+/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
+/// Eigen::Array.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+ public:
+  /// The numbers as an Eigen array, to read.
+  using const_map = detail::const_array_map<Scalar, Columns>;
+  /// No numbers.
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// The same for a vector.
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+  /// The memory of the numbers becomes that of the array.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+  /// A copy of the shape and the numbers.
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// The same for a vector.
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+  /// The numbers, to read; valid until the next resize(), assignment or move.
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+namespace detail {
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double>, as what a template with the parameter T returns.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
+
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <cmath>
+#include <numbers>
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope {
@@ -907,6 +1020,214 @@ class frequencies {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
+/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+///
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
+/// pair i of row r by
+///
+///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
+///
+/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+///
+///     axial                 on_axes               along_directions
+///     one block per axis,   one schedule, dealt   one schedule, each pair
+///     each its own f, g     out to the axes       along its own direction
+///       f0  .                 f0  .                 f0 u00  f0 u01
+///       f1  .                 .   f1                f1 u10  f1 u11
+///       .   g0                f2  .                 f2 u20  f2 u21
+///
+/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
+/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
+/// schemes of released models.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
+  if (schedule.axes() != 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the schedule must have one axis, got ", schedule.axes()));
+}
+/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
+inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
+  if (sections.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  Index sum = 0;
+  for (const Index pairs : sections) {
+    if (pairs < 0 || pairs > most)
+      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs > most - sum)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
+    sum += pairs;
+  }
+  return sum;
+}
+/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
+inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
+  if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
+  const double factor = blocks->attention_factor();
+  Index pairs = 0, axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    if (!equal(block.attention_factor(), factor))
+      ROPE_THROW(std::invalid_argument, message("axial: all blocks must have the same attention_factor, got ",
+                                                factor, " and ", block.attention_factor()));
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  number_array<double> inv_freq(pairs, axes, 0.0);
+  pairs = axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(std::move(inv_freq), factor);
+}
+}  // namespace detail
+/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
+/// own width, base, scaling or unit.
+///
+///     const frequencies time(16, 256), height(56, 256), width(56, 256);
+///     const frequencies f = axial({time, height, width});
+///
+/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+///
+/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
+///          video_axes.hpp
+inline frequencies axial(const std::vector<frequencies>& blocks) {
+  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
+}
+/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+///
+///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
+///
+/// Throws:  std::invalid_argument unless axes is positive
+inline frequencies axial(const frequencies& block, Index axes) {
+  if (axes <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  return detail::axial_of(&block, axes, 0);
+}
+/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+///
+///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
+///
+/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
+///
+/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
+inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
+  std::vector<frequencies> blocks;
+  for (const Index width : widths) blocks.emplace_back(width, base);
+  return axial(blocks);
+}
+/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+///
+///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), in_turn);
+struct axis_assignment {
+  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
+  Index axes;                       // number of axes
+};
+/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
+///
+///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
+///
+/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
+///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
+inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(sections.size())};
+  std::size_t pair = 0;
+  for (Index axis = 0; axis < assignment.axes; ++axis)
+    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
+      assignment.axis_of_pair[pair++] = axis;
+  return assignment;
+}
+/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+///
+///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
+///
+/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
+///
+/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
+///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
+///          fewer
+/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
+inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
+  const auto axes = static_cast<Index>(sections.size());
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
+  for (Index axis = 1; axis < axes; ++axis) {
+    const Index count = sections[static_cast<std::size_t>(axis)];
+    if (count > 0 && axis + axes * (count - 1) >= pairs)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
+                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+    for (Index k = 0; k < count; ++k)
+      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
+  }
+  return assignment;
+}
+/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+///          arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
+///
+///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
+///
+///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
+///
+/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
+/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
+///          pair ("sections do not add up") or one outside its range
+inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
+  detail::require_one_axis_schedule("on_axes", schedule);
+  const auto& axis_of_pair = assignment.axis_of_pair;
+  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
+                               " pairs of the schedule, got ", axis_of_pair.size()));
+  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= assignment.axes)
+      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
+                                                        "), got ", axis, " for pair ", i));
+    inv_freq(i, axis) = schedule.inv_freq(i, 0);
+  }
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_FREQUENCIES_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_LONGROPE_HPP
 #define ROPE_FREQUENCIES_LONGROPE_HPP
@@ -998,6 +1319,29 @@ struct linear_scaling {
     detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
                           factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
+  }
+};
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
+                                 axis.inv_freq.size(), ", got ", factors.size()));
+    for (const double factor : factors)
+      detail::require_field(detail::is_finite(factor) && factor > 0,
+                            "pair_factor_scaling: a factor must be positive", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
   }
 };
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
@@ -2162,115 +2506,6 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
-
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
-/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The memory of an array, constructed before the map of it.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-}  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
-/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
-/// Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// The same for a vector.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that all have one value.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// The memory of the numbers becomes that of the array.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// The same for a vector.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers, to read; valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-namespace detail {
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double>, as what a template with the parameter T returns.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
 
 #ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP

@@ -18663,7 +18663,8 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 ///       .   g0                f2  .                 f2 u20  f2 u21
 ///
 /// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// vision_axes.hpp and video_axes.hpp name those of released models.
+/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
+/// schemes of released models.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -18800,27 +18801,6 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// What ggml makes of interleaved sections (time, height, width, extra): as above, but the pairs that are
-/// left go to the extra axis, whose position is 0 for text. The two differ where there is such a tail: of
-/// [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not turn in ggml.
-///
-/// \param sections  exactly four; the pairs of an axis may be fewer than its section
-///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
-/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
-inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
-  if (sections.size() != 4)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
-                        sections.size(), " of them"));
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
-  for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
-      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
-  return assignment;
-}
 /// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
@@ -18871,41 +18851,36 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
-/// One schedule, each pair along its own direction in the space of coordinates.
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_FREQUENCIES_AXES_HPP
+
+#ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+#define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+/// The rarer ways from one schedule to several axes, used like those of axes.hpp.
+namespace rope {
+inline namespace ROPE_ABI {
+/// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
+/// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
+/// a tail: of [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not rotate in
+/// ggml. ggml_frequencies also takes sections that do not add up to the pairs.
 ///
-///     inv_freq(i, a) = f_i * directions(i, a)
+/// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
-///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
-///          pair, or a product is not finite and below 2^64 in magnitude
-/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
-template <class Derived>
-frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
-  detail::require_one_axis_schedule("along_directions", schedule);
-  if (directions.rows() != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
-                               directions.rows(), ", ", directions.cols(), "]"));
-  number_array<double> inv_freq = directions.derived().template cast<double>();
-  for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
-///
-/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
-inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
-  if (first < 0 || first >= schedule.pairs() || step <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
-                                                      ") and step positive, got ", first, " and ", step));
-  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
-  for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
+/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
+inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
+  if (sections.size() != 4)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
+                        sections.size(), " of them"));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
+  for (Index i = 0; i < pairs; ++i)
+    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
+  return assignment;
 }
 /// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
 /// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
@@ -18951,9 +18926,45 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   if (time_ends) assignment.axis_of_pair.push_back(0);
   return assignment;
 }
+/// One schedule, each pair along its own direction in the space of coordinates.
+///
+///     inv_freq(i, a) = f_i * directions(i, a)
+///
+/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+///          pair, or a product is not finite and below 2^64 in magnitude
+/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
+template <class Derived>
+frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
+  using scalar = typename Derived::Scalar;
+  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                "along_directions: directions are float or double");
+  detail::require_one_axis_schedule("along_directions", schedule);
+  if (directions.rows() != schedule.pairs())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
+                               directions.rows(), ", ", directions.cols(), "]"));
+  number_array<double> inv_freq = directions.derived().template cast<double>();
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
+/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
+///
+/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
+inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
+  if (first < 0 || first >= schedule.pairs() || step <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
+                                                      ") and step positive, got ", first, " and ", step));
+  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_FREQUENCIES_AXES_HPP
+#endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
@@ -19257,6 +19268,29 @@ struct linear_scaling {
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
   }
 };
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
+                                 axis.inv_freq.size(), ", got ", factors.size()));
+    for (const double factor : factors)
+      detail::require_field(detail::is_finite(factor) && factor > 0,
+                            "pair_factor_scaling: a factor must be positive", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
+  }
+};
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
 ///
 ///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
@@ -19538,29 +19572,6 @@ struct longrope_scaling {
 /// another rule.
 namespace rope {
 inline namespace ROPE_ABI {
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
-///
-///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
-///
-/// Source: ggml, `freq_factors` of ggml_rope_ext.
-struct pair_factor_scaling {
-  std::vector<double> factors;  // [pairs], positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
-  void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
-                                 axis.inv_freq.size(), ", got ", factors.size()));
-    for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0,
-                            "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
-  }
-};
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
 ///
 ///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
@@ -20951,8 +20962,9 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// What a program that only rotates needs: frequencies and the common schedules, positions, tables, layouts,
-/// views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in rotation_extras.hpp.
+/// What a program that only rotates needs: frequencies with the common schedules and axes, positions, tables,
+/// layouts, views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in
+/// rotation_extras.hpp.
 #endif  // ROPE_ROTATION_HPP
 
 #ifndef ROPE_ROTATION_EXTRAS_HPP

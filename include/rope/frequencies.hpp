@@ -7,6 +7,7 @@
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/ggml_frequencies.hpp>
 #include <rope/frequencies/longrope.hpp>

@@ -2,12 +2,14 @@
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
 
-/// What a program that only rotates needs: frequencies and the common schedules, positions, tables, layouts,
-/// views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in rotation_extras.hpp.
+/// What a program that only rotates needs: frequencies with the common schedules and axes, positions, tables,
+/// layouts, views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in
+/// rotation_extras.hpp.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/base/parallel.hpp>
+#include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>

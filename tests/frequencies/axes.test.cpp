@@ -57,13 +57,9 @@ TEST_CASE("pairs are dealt out as released models do", "[frequencies][axes]") {
         repeated("T", 24) + repeated("H", 20) + repeated("W", 20));
   CHECK(letters(rope::interleaved_sections({24, 20, 20})) == repeated("THW", 20) + "TTTT");
   CHECK(letters(rope::interleaved_sections({11, 11, 10})) == repeated("THW", 10) + "TH");
-  CHECK(letters(rope::ggml_interleaved_sections({24, 20, 20, 0})) == repeated("THW", 20) + "TEET");
-  CHECK(letters(rope::ggml_interleaved_sections({11, 11, 10, 0})) == repeated("THW", 10) + "TH");
-  CHECK(letters(rope::ggml_interleaved_sections({2, 3, 3, 1})) == "THWTHWEHW");
   CHECK(letters(rope::height_width_then_time(22, 20)) == repeated("HW", 22) + repeated("T", 20));
   CHECK(rope::contiguous_sections({16, 24, 24}).axes == 3);
   CHECK(rope::interleaved_sections({24, 20, 20}).axes == 3);
-  CHECK(rope::ggml_interleaved_sections({24, 20, 20, 0}).axes == 4);
   CHECK(rope::height_width_then_time(22, 20).axes == 3);
   // XD-RoPE of Hunyuan: four contiguous sections; an axis without a pair is still an axis.
   CHECK(letters(rope::contiguous_sections({2, 1, 3, 1})) == "TTHWWWE");
@@ -187,54 +183,6 @@ TEST_CASE("axial blocks share one attention_factor", "[frequencies][axes]") {
       "rope::axial: all blocks must have the same attention_factor", "got 1 and 1.138"));
 }
 
-TEST_CASE("along_directions multiplies each pair by its direction", "[frequencies][axes]") {
-  const frequencies schedule(6, 100.0);
-  Eigen::Array<float, 3, 2> directions;
-  directions << 1, 0, -0.5f, 0.25f, 0, 2;
-  const frequencies mixed = rope::along_directions(schedule, directions);
-  REQUIRE(mixed.pairs() == 3);
-  REQUIRE(mixed.axes() == 2);
-  for (Index i = 0; i < 3; ++i)
-    for (Index a = 0; a < 2; ++a)
-      CHECK(mixed.inv_freq()(i, a) == schedule.inv_freq()(i, 0) * static_cast<double>(directions(i, a)));
-}
-
-TEST_CASE("every_pair takes the even and the odd frequencies", "[frequencies][axes]") {
-  const frequencies schedule(14, 1e4);
-  const frequencies even = rope::every_pair(schedule, 0, 2), odd = rope::every_pair(schedule, 1, 2);
-  REQUIRE(even.pairs() == 4);
-  REQUIRE(odd.pairs() == 3);
-  for (Index i = 0; i < 4; ++i) CHECK(even.inv_freq()(i, 0) == schedule.inv_freq()(2 * i, 0));
-  for (Index i = 0; i < 3; ++i) CHECK(odd.inv_freq()(i, 0) == schedule.inv_freq()(2 * i + 1, 0));
-  CHECK(rope::every_pair(schedule, 6, 100).pairs() == 1);
-  CHECK((rope::every_pair(schedule, 0, 1).inv_freq() == schedule.inv_freq()).all());
-}
-
-TEST_CASE("a score depends on the difference of positions along every axis", "[frequencies][axes]") {
-  const std::vector<frequencies> schemes = {
-      rope::axial_blocks({8, 12, 12}), rope::on_axes(frequencies(32), rope::interleaved_sections({6, 5, 5})),
-      rope::along_directions(frequencies(32), Eigen::ArrayXXd::Random(16, 3))};
-  const std::vector<double> q = testing::random_channels<double>(32, 22),
-                            k = testing::random_channels<double>(32, 23);
-  const auto score = [&](const frequencies& f, const Eigen::ArrayXXd& of_q, const Eigen::ArrayXXd& of_k) {
-    std::vector<double> a = q, b = k;
-    rope::rotate<half_split>(rope::thd(a.data(), 1, 1, 32), frequency_table<double>(f, of_q));
-    rope::rotate<half_split>(rope::thd(b.data(), 1, 1, 32), frequency_table<double>(f, of_k));
-    double sum = 0;
-    for (std::size_t d = 0; d < 32; ++d) sum += a[d] * b[d];
-    return sum;
-  };
-  // 32 products of channels below 4, each within a few roundings.
-  const double rounding = 32 * 16 * 16 * std::numeric_limits<double>::epsilon();
-  for (const frequencies& f : schemes)
-    for (const auto& shift : {at({7, 0, 0}), at({0, -13, 0}), at({0, 0, 1001}), at({3.5, -0.25, 17})}) {
-      const Eigen::ArrayXXd of_q = at({5, 6, 9}), of_k = at({2, 11, -4});
-      const double origin = score(f, of_q, of_k);
-      CHECK(testing::abs(score(f, of_q + shift, of_k + shift) - origin) <= rounding);
-      CHECK(testing::abs(score(f, of_q + shift, of_k) - origin) > 1e3 * rounding);
-    }
-}
-
 TEST_CASE("a scheme of the user needs only inv_freq", "[frequencies][axes]") {
   // Directions at the golden angle over the plane, the frequencies log-spaced.
   Eigen::ArrayXXd inv_freq(8, 2);
@@ -279,8 +227,7 @@ TEST_CASE("sections must fit", "[frequencies][axes]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
-  for (auto* sections :
-       {&rope::contiguous_sections, &rope::interleaved_sections, &rope::ggml_interleaved_sections}) {
+  for (auto* sections : {&rope::contiguous_sections, &rope::interleaved_sections}) {
     CHECK(refuses([&] { sections({}); }, "give one section per axis, got none"));
     CHECK(refuses([&] { sections({4, -1, 2, 0}); }, "a section must be in [0, 2^31), got -1"));
     CHECK(refuses(
@@ -310,10 +257,6 @@ TEST_CASE("sections must fit", "[frequencies][axes]") {
   CHECK_NOTHROW(rope::interleaved_sections({22, 21, 21}));
   CHECK_NOTHROW(rope::interleaved_sections({11, 11, 10}));
   CHECK(refuses([] { rope::interleaved_sections({11, 10, 11}); }, "axis 2", "got a section of 11"));
-
-  for (const std::vector<Index>& three : {std::vector<Index>{24, 20, 20}, {1}, {1, 2, 3, 4, 5}})
-    CHECK(refuses([&] { rope::ggml_interleaved_sections(three); }, "must be (time, height, width, extra)",
-                  "got " + std::to_string(three.size())));
 }
 
 TEST_CASE("an assignment must fit the schedule", "[frequencies][axes]") {
@@ -345,7 +288,7 @@ TEST_CASE("an assignment must fit the schedule", "[frequencies][axes]") {
   }
 }
 
-TEST_CASE("blocks and directions must fit", "[frequencies][axes]") {
+TEST_CASE("blocks must fit", "[frequencies][axes]") {
   CHECK(throws_saying<std::invalid_argument>([] { rope::axial(std::vector<frequencies>{}); },
                                              "rope::axial: give one block per axis, got none"));
   CHECK(throws_saying<std::invalid_argument>([] { rope::axial(frequencies(8), 0); },
@@ -357,17 +300,4 @@ TEST_CASE("blocks and directions must fit", "[frequencies][axes]") {
       },
       "must be even", "got 7"));
   CHECK(throws_saying<std::invalid_argument>([] { rope::axial_blocks({}); }, "got none"));
-  CHECK(throws_saying<std::invalid_argument>(
-      [] { rope::along_directions(frequencies(8), Eigen::ArrayXXd::Ones(3, 2)); },
-      "rope::along_directions: directions must be [4, axes], got [3, 2]"));
-  CHECK(throws_saying<std::invalid_argument>(
-      [] { rope::along_directions(rope::axial(frequencies(8), 2), Eigen::ArrayXXd::Ones(8, 2)); },
-      "the schedule must have one axis, got 2"));
-  CHECK(throws_saying<std::invalid_argument>(
-      [] { rope::along_directions(frequencies(8), Eigen::ArrayXXd::Ones(4, 0)); }, "not empty"));
-  for (const auto& [first, step] : {std::pair<Index, Index>(4, 2), {-1, 2}, {0, 0}, {0, -1}})
-    CHECK(throws_saying<std::invalid_argument>(
-        [f = first, s = step] { rope::every_pair(frequencies(8), f, s); },
-        "rope::every_pair: first must be in [0, 4)",
-        "got " + std::to_string(first) + " and " + std::to_string(step)));
 }

@@ -107,6 +107,7 @@ TEST_CASE("a factor of 1 changes nothing", "[frequencies][scaling]") {
     for (const double base : {1e4, 5e5, 1e6}) {
       CAPTURE(dim, base);
       CHECK(is_identity(dim, base, linear_scaling{1}));
+      CHECK(is_identity(dim, base, pair_factor_scaling{list(static_cast<std::size_t>(dim / 2), 1.0)}));
       CHECK(is_identity(dim, base, ntk_scaling{1}));
       CHECK(is_identity(dim, base, dynamic_ntk_scaling{.factor = 1, .max_position = 64, .length = 64}));
       CHECK(is_identity(dim, base, llama3_scaling{.factor = 1}));
@@ -154,6 +155,13 @@ TEST_CASE("proportional_scaling stops the slow pairs and keeps the pairing of th
   CHECK((frequencies(16, 1e6, proportional_scaling{0.01}).inv_freq() == 0.0).all());
 }
 
+TEST_CASE("pair_factor_scaling divides every pair by its own factor", "[frequencies][scaling]") {
+  const frequencies original(8, 1e4), f(8, 1e4, pair_factor_scaling{.factors = {1, 0.5, 8, 1e30}});
+  const double divisors[] = {1, 0.5, 8, 1e30};
+  for (Index i = 0; i < 4; ++i) CHECK(divided(f, original, i, i + 1, divisors[i]));
+  CHECK(f.attention_factor() == 1.0);
+}
+
 TEST_CASE("every scaling reports a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_positive) {
@@ -163,6 +171,8 @@ TEST_CASE("every scaling reports a field out of its range with the rule and the 
     CHECK(refused(llama3_scaling{bad}, "llama3_scaling: factor must be positive", value));
     CHECK(refused(proportional_scaling{1, bad}, "proportional_scaling: factor must be positive", value));
     CHECK(refused(dynamic_ntk_scaling{2, bad, 64}, "dynamic_ntk_scaling: max_position must be positive",
+                  value));
+    CHECK(refused(pair_factor_scaling{{1, 1, 1, bad}}, "pair_factor_scaling: a factor must be positive",
                   value));
     CHECK(refused(llama3_scaling{2, bad}, "llama3_scaling: low_freq_factor must be positive", value));
     CHECK(refused(llama3_scaling{2, 1, bad},
@@ -179,6 +189,12 @@ TEST_CASE("every scaling reports a field out of its range with the rule and the 
                 "got 1"));
   CHECK(refused(proportional_scaling{1.25}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
                 "got 1.25"));
+  CHECK(refused(pair_factor_scaling{{1, 1, 1}},
+                "pair_factor_scaling: factors must have one value per pair, 4", "got 3"));
+  CHECK(refused(pair_factor_scaling{list(5, 1.0)},
+                "pair_factor_scaling: factors must have one value per pair, 4", "got 5"));
+  CHECK(refused(pair_factor_scaling{}, "pair_factor_scaling: factors must have one value per pair, 4",
+                "got 0"));
   // A single pair has no slowest one to slow down.
   CHECK_NOTHROW(frequencies(2, 1e4, dynamic_ntk_scaling{2, 64, 64}));
   CHECK(throws_saying<std::invalid_argument>(

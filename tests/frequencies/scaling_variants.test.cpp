@@ -169,13 +169,6 @@ TEST_CASE("clipped_scaling with a hard end stops every one of the slowest pairs"
   CHECK((f.inv_freq().bottomRows(20) == 0.0).all());
 }
 
-TEST_CASE("pair_factor_scaling divides every pair by its own factor", "[frequencies][scaling]") {
-  const frequencies original(8, 1e4), f(8, 1e4, pair_factor_scaling{.factors = {1, 0.5, 8, 1e30}});
-  const double divisors[] = {1, 0.5, 8, 1e30};
-  for (Index i = 0; i < 4; ++i) CHECK(divided(f, original, i, i + 1, divisors[i]));
-  CHECK(f.attention_factor() == 1.0);
-}
-
 TEST_CASE("a variant with a factor of 1 changes nothing", "[frequencies][scaling]") {
   for (const Index dim : {4, 64, 96, 128})
     for (const double base : {1e4, 5e5, 1e6}) {
@@ -184,7 +177,6 @@ TEST_CASE("a variant with a factor of 1 changes nothing", "[frequencies][scaling
       CHECK(is_identity(dim, base, mixed_ntk_scaling{1}));
       CHECK(is_identity(dim, base, mixed_ntk_scaling{1, 0.625}));
       CHECK(is_identity(dim, base, ntk_by_parts_scaling{1, 2048}));
-      CHECK(is_identity(dim, base, pair_factor_scaling{list(static_cast<std::size_t>(dim / 2), 1.0)}));
     }
 }
 
@@ -198,8 +190,6 @@ TEST_CASE("every variant reports a field out of its range with the rule and the 
     CHECK(refused(mixed_ntk_scaling{2, bad}, "mixed_ntk_scaling: mixed_b must be positive", value));
     CHECK(refused(ntk_by_parts_scaling{2, bad},
                   "ntk_by_parts_scaling: original_max_position must be positive", value));
-    CHECK(refused(pair_factor_scaling{{1, 1, 1, bad}}, "pair_factor_scaling: a factor must be positive",
-                  value));
     const char* weights = "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]";
     if (bad == 0) continue;
     CHECK(refused(ntk_by_parts_scaling{2, 2048, bad}, weights, value));
@@ -207,12 +197,6 @@ TEST_CASE("every variant reports a field out of its range with the rule and the 
   }
   CHECK(refused(ntk_by_parts_scaling{2, 2048, 1.5},
                 "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]", "got 1.5"));
-  CHECK(refused(pair_factor_scaling{{1, 1, 1}},
-                "pair_factor_scaling: factors must have one value per pair, 4", "got 3"));
-  CHECK(refused(pair_factor_scaling{list(5, 1.0)},
-                "pair_factor_scaling: factors must have one value per pair, 4", "got 5"));
-  CHECK(refused(pair_factor_scaling{}, "pair_factor_scaling: factors must have one value per pair, 4",
-                "got 0"));
   CHECK(
       refused(clipped_scaling{.low_count = -1}, "clipped_scaling: low_count must not be negative", "got -1"));
   // A single pair has no slowest one to slow down.

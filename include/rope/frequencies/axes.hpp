@@ -33,7 +33,8 @@
 ///       .   g0                f2  .                 f2 u20  f2 u21
 ///
 /// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// vision_axes.hpp and video_axes.hpp name those of released models.
+/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
+/// schemes of released models.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -182,28 +183,6 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   return assignment;
 }
 
-/// What ggml makes of interleaved sections (time, height, width, extra): as above, but the pairs that are
-/// left go to the extra axis, whose position is 0 for text. The two differ where there is such a tail: of
-/// [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not turn in ggml.
-///
-/// \param sections  exactly four; the pairs of an axis may be fewer than its section
-///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
-/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
-inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
-  if (sections.size() != 4)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
-                        sections.size(), " of them"));
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
-  for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
-      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
-  return assignment;
-}
-
 /// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
@@ -254,89 +233,6 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     inv_freq(i, axis) = schedule.inv_freq(i, 0);
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-
-/// One schedule, each pair along its own direction in the space of coordinates.
-///
-///     inv_freq(i, a) = f_i * directions(i, a)
-///
-/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
-///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
-///          pair, or a product is not finite and below 2^64 in magnitude
-/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
-template <class Derived>
-frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
-  detail::require_one_axis_schedule("along_directions", schedule);
-  if (directions.rows() != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
-                               directions.rows(), ", ", directions.cols(), "]"));
-  number_array<double> inv_freq = directions.derived().template cast<double>();
-  for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-
-/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
-///
-/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
-inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
-  if (first < 0 || first >= schedule.pairs() || step <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
-                                                      ") and step positive, got ", first, " and ", step));
-  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
-  for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-
-/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
-/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
-/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
-///
-///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
-///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
-///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
-/// which is set aside first and counts in no fraction.
-///
-///     const axis_assignment axes = spread_sections({24, 20, 20});
-///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
-///          the first at least 1
-/// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
-inline axis_assignment spread_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("spread_sections", sections);
-  const std::size_t axes = sections.size();
-  const bool time_ends = axes == 3;
-  if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spread_sections: sections must be (time, height, width), time at least 1, or "
-                               "(height, width), got ",
-                               axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0}));
-  axis_assignment assignment{{}, static_cast<Index>(axes)};
-  std::vector<Index> all = sections, placed(axes, 0);
-  if (time_ends) --all[0];
-  std::size_t last = axes;  // the axis of the pair before: none yet
-  const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
-  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
-    std::size_t next = axes;
-    for (std::size_t axis = 0; axis < axes; ++axis) {
-      if (!left(axis) || axis == last) continue;
-      // compares the fractions placed / all without dividing
-      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
-    }
-    if (next == axes) next = last;
-    ++placed[next];
-    assignment.axis_of_pair.push_back(static_cast<Index>(next));
-    last = next;
-  }
-  if (time_ends) assignment.axis_of_pair.push_back(0);
-  return assignment;
 }
 
 }  // namespace ROPE_ABI

@@ -4,7 +4,9 @@
 
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
+#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -107,6 +109,31 @@ struct linear_scaling {
     detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
                           factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
+  }
+};
+
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
+                                 axis.inv_freq.size(), ", got ", factors.size()));
+    for (const double factor : factors)
+      detail::require_field(detail::is_finite(factor) && factor > 0,
+                            "pair_factor_scaling: a factor must be positive", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
   }
 };
 

@@ -10,6 +10,7 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
 /// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width

@@ -8,6 +8,7 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/model_rope.hpp>
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 #include <rope/tables/given_table.hpp>
 #include <stdexcept>

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 #include <rope/rotation/rotate.hpp>

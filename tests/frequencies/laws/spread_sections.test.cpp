@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 
 #include <string>
 #include <vector>

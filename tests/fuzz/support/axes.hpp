@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/tables.hpp>
 
 #include "fuzz/support/bytes.hpp"

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+#include <rope/frequencies/axes_variants.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <rope/rotation/rotate.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/axes.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+#include "support/wide.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::half_split;
+using rope::Index;
+using testing::at;
+using testing::throws_saying;
+
+/// "T H W E" of every pair.
+std::string axis_letters(const rope::axis_assignment& assignment) {
+  std::string text;
+  for (const Index axis : assignment.axis_of_pair) text += "THWE"[axis];
+  return text;
+}
+std::string times(int count, const std::string& part) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += part;
+  return text;
+}
+
+}  // namespace
+
+// Golden: the sections of Qwen3-VL ([24, 20, 20]) and Qwen3.5 ([11, 11, 10]) expanded by the code of ggml.
+TEST_CASE("pairs are dealt out as in ggml", "[frequencies][axes]") {
+  CHECK(axis_letters(rope::ggml_interleaved_sections({24, 20, 20, 0})) == times(20, "THW") + "TEET");
+  CHECK(axis_letters(rope::ggml_interleaved_sections({11, 11, 10, 0})) == times(10, "THW") + "TH");
+  CHECK(axis_letters(rope::ggml_interleaved_sections({2, 3, 3, 1})) == "THWTHWEHW");
+  CHECK(rope::ggml_interleaved_sections({24, 20, 20, 0}).axes == 4);
+}
+
+TEST_CASE("a score depends on the difference of positions along every axis", "[frequencies][axes]") {
+  const std::vector<frequencies> schemes = {
+      rope::axial_blocks({8, 12, 12}), rope::on_axes(frequencies(32), rope::interleaved_sections({6, 5, 5})),
+      rope::along_directions(frequencies(32), Eigen::ArrayXXd::Random(16, 3))};
+  const std::vector<double> q = testing::random_channels<double>(32, 22),
+                            k = testing::random_channels<double>(32, 23);
+  const auto score = [&](const frequencies& f, const Eigen::ArrayXXd& of_q, const Eigen::ArrayXXd& of_k) {
+    std::vector<double> a = q, b = k;
+    rope::rotate<half_split>(rope::thd(a.data(), 1, 1, 32), frequency_table<double>(f, of_q));
+    rope::rotate<half_split>(rope::thd(b.data(), 1, 1, 32), frequency_table<double>(f, of_k));
+    double sum = 0;
+    for (std::size_t d = 0; d < 32; ++d) sum += a[d] * b[d];
+    return sum;
+  };
+  // 32 products of channels below 4, each within a few roundings.
+  const double rounding = 32 * 16 * 16 * std::numeric_limits<double>::epsilon();
+  for (const frequencies& f : schemes)
+    for (const auto& shift : {at({7, 0, 0}), at({0, -13, 0}), at({0, 0, 1001}), at({3.5, -0.25, 17})}) {
+      const Eigen::ArrayXXd of_q = at({5, 6, 9}), of_k = at({2, 11, -4});
+      const double origin = score(f, of_q, of_k);
+      CHECK(testing::abs(score(f, of_q + shift, of_k + shift) - origin) <= rounding);
+      CHECK(testing::abs(score(f, of_q + shift, of_k) - origin) > 1e3 * rounding);
+    }
+}
+
+TEST_CASE("sections of ggml must fit", "[frequencies][axes]") {
+  const auto refuses = [](auto call, const auto&... parts) {
+    return throws_saying<std::invalid_argument>(call, parts...);
+  };
+  CHECK(refuses([] { rope::ggml_interleaved_sections({}); }, "give one section per axis, got none"));
+  CHECK(refuses(
+      [] {
+        rope::ggml_interleaved_sections({4, -1, 2, 0});
+      },
+      "rope::ggml_interleaved_sections: a section must be in [0, 2^31), got -1"));
+  CHECK(refuses(
+      [] {
+        rope::ggml_interleaved_sections({4, std::numeric_limits<std::int32_t>::max(), 2, 0});
+      },
+      "sections must add up to less than 2^31, got 4 + 2147483647"));
+
+  for (const std::vector<Index>& three : {std::vector<Index>{24, 20, 20}, {1}, {1, 2, 3, 4, 5}})
+    CHECK(refuses([&] { rope::ggml_interleaved_sections(three); }, "must be (time, height, width, extra)",
+                  "got " + std::to_string(three.size())));
+}
+
+TEST_CASE("along_directions multiplies each pair by its direction", "[frequencies][axes]") {
+  const frequencies schedule(6, 100.0);
+  Eigen::Array<float, 3, 2> directions;
+  directions << 1, 0, -0.5f, 0.25f, 0, 2;
+  const frequencies mixed = rope::along_directions(schedule, directions);
+  REQUIRE(mixed.pairs() == 3);
+  REQUIRE(mixed.axes() == 2);
+  for (Index i = 0; i < 3; ++i)
+    for (Index a = 0; a < 2; ++a)
+      CHECK(mixed.inv_freq()(i, a) == schedule.inv_freq()(i, 0) * static_cast<double>(directions(i, a)));
+}
+
+TEST_CASE("every_pair takes the even and the odd frequencies", "[frequencies][axes]") {
+  const frequencies schedule(14, 1e4);
+  const frequencies even = rope::every_pair(schedule, 0, 2), odd = rope::every_pair(schedule, 1, 2);
+  REQUIRE(even.pairs() == 4);
+  REQUIRE(odd.pairs() == 3);
+  for (Index i = 0; i < 4; ++i) CHECK(even.inv_freq()(i, 0) == schedule.inv_freq()(2 * i, 0));
+  for (Index i = 0; i < 3; ++i) CHECK(odd.inv_freq()(i, 0) == schedule.inv_freq()(2 * i + 1, 0));
+  CHECK(rope::every_pair(schedule, 6, 100).pairs() == 1);
+  CHECK((rope::every_pair(schedule, 0, 1).inv_freq() == schedule.inv_freq()).all());
+}
+
+TEST_CASE("directions must fit, and a band of pairs must be one of the schedule", "[frequencies][axes]") {
+  CHECK(throws_saying<std::invalid_argument>(
+      [] { rope::along_directions(frequencies(8), Eigen::ArrayXXd::Ones(3, 2)); },
+      "rope::along_directions: directions must be [4, axes], got [3, 2]"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [] { rope::along_directions(rope::axial(frequencies(8), 2), Eigen::ArrayXXd::Ones(8, 2)); },
+      "the schedule must have one axis, got 2"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [] { rope::along_directions(frequencies(8), Eigen::ArrayXXd::Ones(4, 0)); }, "not empty"));
+  for (const auto& [first, step] : {std::pair<Index, Index>(4, 2), {-1, 2}, {0, 0}, {0, -1}})
+    CHECK(throws_saying<std::invalid_argument>(
+        [f = first, s = step] { rope::every_pair(frequencies(8), f, s); },
+        "rope::every_pair: first must be in [0, 4)",
+        "got " + std::to_string(first) + " and " + std::to_string(step)));
+}
