@@ -1,6 +1,7 @@
 // Prints what config.json of Hugging Face and GGUF files say about rotary embeddings, with every number
-// derived from them, and plots the wavelength of each pair before and after a model's scaling. Of files that
-// describe one model it says where they differ. Usage: rope_inspect_config --help
+// derived from them and the C++ that makes the same without the file, and plots the wavelength of each pair
+// before and after a model's scaling. Of files that describe one model it says where they differ. Usage:
+// rope_inspect_config --help
 
 #include <rope/models.hpp>
 

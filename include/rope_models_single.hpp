@@ -5320,487 +5320,8 @@ std::vector<std::string> attention_differences(const Model& a, const Model& b) {
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
 
-#ifndef ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
-#define ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
-/// Sentences about where two groups of layers differ.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// What tells a model where its tokens are, and in which file.
-template <class Model>
-std::string place_text(const Model& model) {
-  return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
-}
-/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
-inline std::string digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.10g", value);
-  return text;
-}
-/// "3, 7, 11": the numbers of a list.
-template <class List>
-std::string joined(const List& list) {
-  std::string text;
-  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
-  return text;
-}
-/// How the axes of M-RoPE share the pairs.
-inline const char* order_of_axes(const layer_group& group) {
-  switch (group.section_order) {
-    case mrope_order::alternating:
-      return "alternating";
-    case mrope_order::time_last:
-      return "time last, the others alternating";
-    case mrope_order::spread:
-      return "spread by their shares, the first axis last";
-    case mrope_order::blocks:
-      break;
-  }
-  return "in blocks";
-}
-/// Collects the differences of one group, each with both numbers.
-template <class Model>
-struct group_comparison {
-  const Model &a, &b;
-  std::string where;
-  double tolerance;
-  std::vector<std::string>& found;
-  void say(const std::string& text) const { found.push_back(where + text); }
-  void number(const char* name, double x, double y) const {
-    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
-      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
-          b.source);
-  }
-  void layouts(layout_kind x, layout_kind y) const {
-    if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
-    // only for GLM-4V, as the M-RoPE of ggml turns halves.
-    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
-      return from.source == "Hugging Face" && to.source == "GGUF" &&
-             (of_from == layout_kind::half_split || to.architecture == "glm4");
-    };
-    const bool expected = permuted(a, x, b) || permuted(b, y, a);
-    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
-        b.source +
-        (expected
-             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
-             : ", so one of them has the wrong weights"));
-  }
-  void speeds(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
-      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
-      if ((std::abs)(f - g) <= tolerance * larger) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      if ((std::abs)(f - g) / larger > most) {
-        most = (std::abs)(f - g) / larger;
-        worst = i;
-      }
-    }
-    if (differing == 0) return;
-    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
-    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
-  }
-};
-/// Whether a pair turns by minus the position.
-inline bool any_turns_back(const frequencies& of) {
-  for (Index a = 0; a < of.axes(); ++a)
-    for (Index i = 0; i < of.pairs(); ++i)
-      if (of.inv_freq(i, a) < 0) return true;
-  return false;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
-
-#ifndef ROPE_MODELS_DETAIL_INDEXER_HPP
-#define ROPE_MODELS_DETAIL_INDEXER_HPP
-/// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Which channels of an indexer's head turn, as many as in a head of attention, and how they pair.
-enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
-inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
-  return {
-      .layout = turn == indexer_turn::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
-      .head_dim = head_dim,
-      .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
-      .rotary_dim = rotary_dim};
-}
-/// What is wrong with that width of an indexer's head; empty if nothing.
-inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
-  if (head_dim >= rotary_dim) return {};
-  return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
-         std::to_string(head_dim);
-}
-/// How its heads are rotated.
-template <class Indexer>
-std::string text_of(const Indexer& indexer) {
-  return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
-         std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
-         "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_INDEXER_HPP
-
-#ifndef ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
-#define ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
-/// Sentences about what the layers of a model multiply their queries by.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The rule as a formula of the position p.
-template <class Scaling>
-std::string formula_of(const Scaling& scaling) {
-  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
-    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
-  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
-    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
-    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
-           digits(llama4->floor_scale) + "))";
-  }
-  return "1";
-}
-/// The rule and its layers.
-template <class Model>
-std::string query_scaling_text(const Model& model) {
-  switch (model.scaled) {
-    case scaled_queries::none:
-      break;
-    case scaled_queries::every_layer:
-      return "by " + formula_of(model.query_rule) + " at position p, every layer";
-    case scaled_queries::layers_without_rope:
-      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
-    case scaled_queries::not_known:
-      return "not known from this file";
-  }
-  return "none";
-}
-/// Whether both multiply the queries of the same layers by the same factors.
-template <class Model>
-bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
-  if (a.scaled != b.scaled) return false;
-  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const auto& scaling) -> std::vector<double> {
-    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
-    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
-      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
-    return {};
-  };
-  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
-  bool same = x.size() == y.size();
-  for (std::size_t i = 0; same && i < x.size(); ++i)
-    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
-  return same;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
-
-#ifndef ROPE_MODELS_DETAIL_TEXT_LINE_HPP
-#define ROPE_MODELS_DETAIL_TEXT_LINE_HPP
-/// The lines of a description.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// A label, and a text that is in one column with those of other lines.
-template <class Text>
-std::string line(const std::string& label, const Text& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_TEXT_LINE_HPP
-/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ. Templates, so that programs which do not call them do not compile them.
-namespace rope {
-inline namespace ROPE_ABI {
-/// What a rule did to a pair.
-enum class pair_change {
-  kept,          // as in the original schedule
-  blended,       // slowed by less than the largest divisor
-  interpolated,  // slowed by the largest divisor, if at least two pairs share it
-  stopped        // does not turn
-};
-/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
-///
-///     const pair_census census = pair_census_of(model.groups()[0]);
-///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
-struct pair_census {
-  std::vector<pair_change> changes = {};  // [pairs]
-  Index kept = 0;                         // how many pairs are kept
-  Index blended = 0;                      // how many are blended
-  Index interpolated = 0;                 // how many are interpolated
-  Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
-  double longest_wavelength = 0;          // the same
-};
-/// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
-template <class Census = pair_census>
-Census pair_census_of(const layer_group& group) {
-  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
-  const frequencies original(group.rotary_dim(), group.base);
-  const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
-  const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
-  Census result;
-  bool first = true;
-  for (Index i = 0; i < group.frequencies.pairs(); ++i) {
-    if (detail::equal(inv_freq(i, 0), 0)) continue;
-    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
-    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
-    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
-    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
-    first = false;
-  }
-  for (Index i = 0; i < group.frequencies.pairs(); ++i)
-    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
-                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
-                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
-                                 ? pair_change::interpolated
-                                 : pair_change::blended);
-  const auto count = [&](pair_change change) {
-    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
-  };
-  if (count(pair_change::interpolated) == 1 && group.frequencies.pairs() > 1)
-    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
-                 pair_change::blended);
-  result.kept = count(pair_change::kept);
-  result.blended = count(pair_change::blended);
-  result.interpolated = count(pair_change::interpolated);
-  result.stopped = count(pair_change::stopped);
-  return result;
-}
-namespace detail {
-/// "29 kept: 0 to 28"; without the range if other pairs lie between.
-template <class Census>
-std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
-  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
-  std::string text = std::to_string(count) + " " + what;
-  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
-  const auto begin = first - pairs.changes.begin();
-  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
-}
-template <class Census>
-std::string pairs_text(const Census& pairs) {
-  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
-                             digits(pairs.largest_divisor) + ")";
-  std::string text;
-  const auto add = [&](pair_change change, Index count, const std::string& what) {
-    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
-  };
-  add(pair_change::kept, pairs.kept, "kept");
-  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
-  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
-  add(pair_change::stopped, pairs.stopped, "do not turn");
-  return text;
-}
-/// How many tokens back a query of this group sees.
-struct view_distance {
-  double tokens = 0;  // 0: unknown
-  const char* name = "";
-};
-template <class Model, class Group>
-view_distance distance_of(const Model& model, const Group& group) {
-  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
-    return {model.sliding_window, "the sliding window"};
-  return {model.max_position, "the longest context"};
-}
-template <class Group, class Census>
-std::string wavelengths_text(const Group& group, const Census& pairs) {
-  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
-  std::string text =
-      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
-  if (group.frequencies.pairs() > pairs.kept) {
-    const frequencies original(group.rotary_dim(), group.base);
-    text += " (by the base alone: to " +
-            digits(2 * std::numbers::pi / original.inv_freq(original.pairs() - 1, 0)) + ")";
-  }
-  return text;
-}
-template <class Group>
-std::string describe_group(const Group& group, const view_distance& distance) {
-  const Index last = group.first_channel + group.rotary_dim() - 1;
-  const auto pairs = pair_census_of(group);
-  std::string text;
-  text += line("layout", name_of(group.layout));
-  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
-                                       " of " + std::to_string(group.head_dim) + " (" +
-                                       std::to_string(group.frequencies.pairs()) + " pairs)");
-  text += line("schedule", group.rule);
-  text += line("base", digits(group.base));
-  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
-  text += line("pairs", pairs_text(pairs));
-  text += line("wavelengths", wavelengths_text(group, pairs));
-  if (detail::any_turns_back(group.frequencies)) text += line("direction", "by minus the position");
-  if (distance.tokens > 0) {
-    const double slowest = 2 * std::numbers::pi / distance.tokens;
-    Index complete = 0;
-    for (Index i = 0; i < group.frequencies.pairs(); ++i)
-      if ((std::abs)(group.frequencies.inv_freq(i, 0)) >= slowest) ++complete;
-    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
-                                   " pairs make one within " + distance.name);
-  }
-  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
-  std::string multiplier = digits(group.softmax_multiplier);
-  if (!detail::equal(group.softmax_multiplier, 1))
-    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
-                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
-  text += line("softmax multiplier", multiplier);
-  text += line("score scale", digits(group.scale));
-  if (group.softcap > 0) text += line("softcap", digits(group.softcap));
-  if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
-                                        "; text turns as with one axis");
-  const std::string window = group.first_channel == 0 ? ""
-                                                      : ".channels(" + std::to_string(group.first_channel) +
-                                                            ", " + std::to_string(group.rotary_dim()) + ")";
-  text += line("to rotate heads",
-               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
-  if (group.indexer) text += line("indexer", text_of(*group.indexer));
-  return text;
-}
-}  // namespace detail
-/// Every number the group was made of and that was derived from it, one a line.
-template <std::derived_from<layer_group> Group>
-std::string describe(const Group& group) {
-  return detail::describe_group(group, {});
-}
-/// The whole model: what holds for all layers, how each attends, each group, and the warnings.
-template <std::derived_from<model_rope> Model>
-std::string describe(const Model& model) {
-  using detail::digits, detail::line;
-  std::string text = model.architecture + " (" + model.source + ")\n";
-  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
-  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
-  if (model.query_heads > 0)
-    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
-                              std::to_string(model.key_heads) + " for keys");
-  if (!model.instead_of_rope().empty())
-    return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
-  text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
-  for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
-  if (model.sink_logits)
-    text += line("sink logits", "in the checkpoint: attention_options::sink_logits" +
-                                    (model.layers_without_sinks.empty()
-                                         ? ""
-                                         : "; none in layers " + detail::joined(model.layers_without_sinks)));
-  if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
-  if (!model.layers_without_rope().empty())
-    text += line("layers without rotation", detail::joined(model.layers_without_rope()));
-  if (!model.layers_not_known().empty())
-    text += line("rotation not known", "layers " + detail::joined(model.layers_not_known()));
-  for (const layer_group& group : model.groups()) {
-    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
-    const auto count = std::count(model.layers().begin(), model.layers().end(), group.layer_type);
-    if (count > 0)
-      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers().size()) + " layers)";
-    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
-  }
-  if (!model.warnings.empty()) text += "\nnotes\n";
-  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
-  return text;
-}
-/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate and attend alike. Windows that either side does not
-/// know are passed over.
-///
-/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
-template <class Model = model_rope>
-std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
-                                        const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
-  std::vector<std::string> found;
-  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one
-    if (a.instead_of_rope() != b.instead_of_rope())
-      found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
-                      detail::place_text(b));
-    return found;
-  }
-  const auto missing = [&](const Model& one, const Model& other) {
-    for (const layer_group& group : one.groups())
-      if (!group.layer_type.empty() && !other.group(group.layer_type))
-        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
-  };
-  missing(a, b);
-  missing(b, a);
-  const auto without = [](const Model& model) {
-    return model.layers_without_rope().empty() ? "none" : detail::joined(model.layers_without_rope());
-  };
-  if (a.layers_without_rope() != b.layers_without_rope())
-    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
-                    " in " + b.source);
-  if (!detail::same_query_scaling<Model>(a, b, tolerance))
-    found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
-                    detail::query_scaling_text(b) + " in " + b.source);
-  for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
-  for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
-    if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i]) {
-      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers()[i] + " in " + a.source +
-                      " and " + b.layers()[i] + " in " + b.source);
-      break;
-    }
-  for (const layer_group& x : a.groups())
-    for (const layer_group& y : b.groups()) {
-      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
-      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
-      const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
-      group.layouts(x.layout, y.layout);
-      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
-      group.number("first rotated channel", static_cast<double>(x.first_channel),
-                   static_cast<double>(y.first_channel));
-      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
-      group.number("base", x.base, y.base);
-      for (const char* name : {"low", "high"})
-        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
-          group.number(name, x.number(name, -1), y.number(name, -1));
-      group.speeds(x.frequencies, y.frequencies);
-      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
-      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
-      group.number("score scale", x.scale, y.scale);
-      group.number("softcap", x.softcap, y.softcap);
-      if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
-        group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
-                  " and by " + detail::text_of(*y.indexer) + " in " + b.source);
-      if (!x.mrope_sections.empty() && !y.mrope_sections.empty() &&
-          std::string(detail::order_of_axes(x)) != detail::order_of_axes(y))
-        group.say(std::string("the axes of M-RoPE lie ") + detail::order_of_axes(x) + " in " + a.source +
-                  " and " + detail::order_of_axes(y) + " in " + b.source);
-      if (x.mrope_sections != y.mrope_sections)
-        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
-                  detail::joined(y.mrope_sections) + "] in " + b.source);
-    }
-  return found;
-}
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DESCRIBE_HPP
-
-#ifndef ROPE_MODELS_GGUF_HPP
-#define ROPE_MODELS_GGUF_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
-#define ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
-
-#ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
-#define ROPE_MODELS_DETAIL_DERIVE_HPP
-
-#ifndef ROPE_FREQUENCIES_LONGROPE_HPP
-#define ROPE_FREQUENCIES_LONGROPE_HPP
+#ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+#define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
@@ -6118,75 +5639,6 @@ struct proportional_scaling {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
-///
-///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
-///     s = factor if given; else max_position / L0
-///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
-///
-///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
-///                                    .original_max_position = 4096, .max_position = 131072,
-///                                    .length = prompt_length};
-///     const frequencies f(96, 10000.0, rule);  // Phi-3
-///
-/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
-struct longrope_scaling {
-  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
-  double original_max_position;                 // L0 > 1
-  double max_position;                          // of the extended context, positive
-  double length;                                // tokens in the sequence, not negative
-  std::optional<double> factor = {};            // s, positive
-  std::optional<double> attention_factor = {};  // m itself, positive
-  /// Whether the long list is used.
-  bool uses_long() const { return length > original_max_position; }
-  /// m of the formula above.  Requires: fields in their ranges
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    const double s = factor.value_or(max_position / original_max_position);
-    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
-  }
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
-  ///          other fields are finite and in the ranges above
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        ROPE_THROW(
-            std::invalid_argument,
-            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
-    }
-    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
-    axis.attention_factor *= magnitude();
-  }
-};
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
@@ -6354,6 +5806,840 @@ struct clipped_scaling {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+
+#ifndef ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+#define ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+/// Sentences about where two groups of layers differ.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// What tells a model where its tokens are, and in which file.
+template <class Model>
+std::string place_text(const Model& model) {
+  return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
+}
+/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
+inline std::string digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.10g", value);
+  return text;
+}
+/// "3, 7, 11": the numbers of a list.
+template <class List>
+std::string joined(const List& list) {
+  std::string text;
+  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
+  return text;
+}
+/// How the axes of M-RoPE share the pairs.
+inline const char* order_of_axes(const layer_group& group) {
+  switch (group.section_order) {
+    case mrope_order::alternating:
+      return "alternating";
+    case mrope_order::time_last:
+      return "time last, the others alternating";
+    case mrope_order::spread:
+      return "spread by their shares, the first axis last";
+    case mrope_order::blocks:
+      break;
+  }
+  return "in blocks";
+}
+/// Collects the differences of one group, each with both numbers.
+template <class Model>
+struct group_comparison {
+  const Model &a, &b;
+  std::string where;
+  double tolerance;
+  std::vector<std::string>& found;
+  void say(const std::string& text) const { found.push_back(where + text); }
+  void number(const char* name, double x, double y) const {
+    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
+      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
+          b.source);
+  }
+  void layouts(layout_kind x, layout_kind y) const {
+    if (x == y) return;
+    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
+    // only for GLM-4V, as the M-RoPE of ggml turns halves.
+    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
+      return from.source == "Hugging Face" && to.source == "GGUF" &&
+             (of_from == layout_kind::half_split || to.architecture == "glm4");
+    };
+    const bool expected = permuted(a, x, b) || permuted(b, y, a);
+    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
+        b.source +
+        (expected
+             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
+             : ", so one of them has the wrong weights"));
+  }
+  void speeds(const frequencies& x, const frequencies& y) const {
+    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
+    Index differing = 0, first = 0, last = 0, worst = 0;
+    double most = 0;
+    for (Index i = 0; i < x.pairs(); ++i) {
+      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
+      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
+      if ((std::abs)(f - g) <= tolerance * larger) continue;
+      if (differing++ == 0) first = i;
+      last = i;
+      if ((std::abs)(f - g) / larger > most) {
+        most = (std::abs)(f - g) / larger;
+        worst = i;
+      }
+    }
+    if (differing == 0) return;
+    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
+    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
+        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
+        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
+        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
+  }
+};
+/// Whether a pair turns by minus the position.
+inline bool any_turns_back(const frequencies& of) {
+  for (Index a = 0; a < of.axes(); ++a)
+    for (Index i = 0; i < of.pairs(); ++i)
+      if (of.inv_freq(i, a) < 0) return true;
+  return false;
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+/// The C++ that makes what an import returned, for a program without the file: statements that compile at any
+/// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
+/// letters. Comments are /* */: their lines may be broken anywhere.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// "{.factor = 8, .length = 4096}"
+inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
+  std::string text;
+  for (const auto& [name, value] : list)
+    text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
+  return text + "}";
+}
+/// Whether every inv_freq of `a` is `sign` times that of `b`; both on one axis.
+inline bool same_frequencies(const frequencies& a, const frequencies& b, double sign) {
+  bool same = a.pairs() == b.pairs();
+  for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
+  return same;
+}
+/// Looks for the rule and the numbers of a group that give its frequencies bit for bit. A description may
+/// have been changed since, or have a rule that has no such numbers (a list of factors): then none is found.
+template <class Group>
+class frequencies_code {
+ public:
+  /// \param name  of the frequencies in the program
+  frequencies_code(const Group& group, std::string name) : group_(group), name_(std::move(name)) {}
+  std::string text() {
+    if (group_.frequencies.axes() != 1)
+      return "/* " + name_ + ": frequencies of " + std::to_string(group_.frequencies.axes()) +
+             " axes, frequencies::custom makes them */\n";
+    try_rules();
+    return found_.empty() ? listed() : "const rope::frequencies " + name_ + found_ + ";\n";
+  }
+ private:
+  double number(const char* name) const { return group_.number(name, 0); }
+  bool positive(std::initializer_list<const char*> names) const {
+    bool all = true;
+    for (const char* name : names) all = all && is_finite(number(name)) && number(name) > 0;
+    return all;
+  }
+  void try_rules() {
+    if (!is_finite(group_.base) || group_.base <= 1) return;
+    take("");
+    const std::string& rule = group_.rule;
+    if (!found_.empty()) return;
+    if (rule == "linear" && positive({"factor"})) {
+      take(linear_scaling{number("factor")}, "rope::linear_scaling", fields({{"factor", number("factor")}}));
+    } else if (rule == "dynamic" && positive({"factor", "max_position"}) && number("length") >= 0 &&
+               group_.rotary_dim() > 2) {
+      take(dynamic_ntk_scaling{number("factor"), number("max_position"), number("length")},
+           "rope::dynamic_ntk_scaling",
+           fields({{"factor", number("factor")},
+                   {"max_position", number("max_position")},
+                   {"length", number("length")}}));
+    } else if (rule == "dynamic with alpha" && positive({"alpha"}) && number("new_base") > 1 &&
+               group_.rotary_dim() > 2) {
+      take(alpha_scaling{number("alpha")}, "rope::alpha_scaling", fields({{"alpha", number("alpha")}}));
+    } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
+      try_yarn();
+    } else if (rule == "llama3" &&
+               positive({"factor", "low_freq_factor", "high_freq_factor", "original_max_position"}) &&
+               number("high_freq_factor") >= number("low_freq_factor")) {
+      take(llama3_scaling{number("factor"), number("low_freq_factor"), number("high_freq_factor"),
+                          number("original_max_position")},
+           "rope::llama3_scaling",
+           fields({{"factor", number("factor")},
+                   {"low_freq_factor", number("low_freq_factor")},
+                   {"high_freq_factor", number("high_freq_factor")},
+                   {"original_max_position", number("original_max_position")}}));
+    } else if (rule == "proportional" && positive({"partial_rotary_factor", "factor"}) &&
+               number("partial_rotary_factor") <= 1) {
+      take(
+          proportional_scaling{number("partial_rotary_factor"), number("factor")},
+          "rope::proportional_scaling",
+          fields({{"partial_rotary_factor", number("partial_rotary_factor")}, {"factor", number("factor")}}));
+    } else if (rule == "ntk" && positive({"factor"})) {
+      const bool mixed = positive({"mixed_b"});
+      if (!mixed && group_.base * number("factor") <= 1) return;
+      mixed_ntk_scaling ntk{.factor = number("factor")};
+      if (mixed) ntk.mixed_b = number("mixed_b");
+      take(ntk, "rope::mixed_ntk_scaling",
+           mixed ? fields({{"factor", ntk.factor}, {"mixed_b", number("mixed_b")}})
+                 : fields({{"factor", ntk.factor}}));
+    }
+  }
+  void try_yarn() {
+    if (!positive({"factor", "original_max_position", "beta_fast", "beta_slow"}) ||
+        number("beta_fast") < number("beta_slow"))
+      return;
+    yarn_scaling yarn{.factor = number("factor"),
+                      .original_max_position = number("original_max_position"),
+                      .beta_fast = number("beta_fast"),
+                      .beta_slow = number("beta_slow")};
+    schedule original{.rotary_dim = group_.rotary_dim(), .base = widened(group_.base), .inv_freq = {}};
+    for (const bool truncate : {true, false}) {
+      const auto [low, high] =
+          blend_between(yarn.beta_fast, yarn.beta_slow, truncate, original, yarn.original_max_position);
+      if (low > high || !found_.empty()) continue;
+      yarn.truncate = truncate;
+      yarn.attention_factor.reset();
+      std::string text = fields({{"factor", yarn.factor},
+                                 {"original_max_position", yarn.original_max_position},
+                                 {"beta_fast", yarn.beta_fast},
+                                 {"beta_slow", yarn.beta_slow}});
+      text.pop_back();
+      if (!truncate) text += ", .truncate = false";
+      const double m = group_.frequencies.attention_factor();
+      if (!equal(yarn.magnitude(), m)) {
+        yarn.attention_factor = m;
+        text += ", .attention_factor = " + exact_digits(m);
+      }
+      take(yarn, "rope::yarn_scaling", text + "}");
+    }
+  }
+  template <class Rule>
+  void take(const Rule& rule, const char* type, const std::string& values) {
+    const frequencies made(group_.rotary_dim(), group_.base, rule);
+    keep(made, ", " + std::string(type) + values);
+  }
+  void take(const char* rest) { keep(frequencies(group_.rotary_dim(), group_.base), rest); }
+  /// Keeps what gives the frequencies of the group. Where the sign or the magnitude alone differs,
+  /// frequencies::custom puts it on.
+  void keep(const frequencies& made, const std::string& rest) {
+    const bool same = same_frequencies(group_.frequencies, made, 1);
+    if (!same && !same_frequencies(group_.frequencies, made, -1)) return;
+    const double m = group_.frequencies.attention_factor();
+    found_ = "(" + std::to_string(group_.rotary_dim()) + ", " + exact_digits(group_.base) + rest + ")";
+    if (same && equal(made.attention_factor(), m)) return;
+    found_ = " = rope::frequencies::custom(" + std::string(same ? "" : "-") + "rope::frequencies" + found_ +
+             ".inv_freq()" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ")";
+  }
+  /// Every inv_freq with all its digits.
+  std::string listed() const {
+    const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
+    std::string text = "const double " + array + "[] = {", line;
+    for (Index i = 0; i < group_.frequencies.pairs(); ++i) {
+      line = exact_digits(group_.frequencies.inv_freq(i, 0));
+      text += (i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ") + line;
+    }
+    const double m = group_.frequencies.attention_factor();
+    return text + "};\nconst rope::frequencies " + name_ +
+           " = rope::frequencies::custom(Eigen::Map<const Eigen::Array<double, " + count + ", 1>>(" + array +
+           ")" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ");\n";
+  }
+  const Group& group_;
+  std::string name_, found_ = {};
+};
+/// A layer type as the beginning of names: letters, digits and single underscores.
+inline std::string name_in_code(const std::string& layer_type) {
+  const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::string name;
+  for (const char c : layer_type) {
+    const bool word = (digits + letters).find(c) != std::string::npos;
+    if (word || (!name.empty() && name.back() != '_')) name += word ? c : '_';
+  }
+  while (!name.empty() && name.back() == '_') name.pop_back();
+  if (name.empty() || digits.find(name.front()) != std::string::npos) name = "layers" + name;
+  return layer_type.empty() ? "model" : name;
+}
+/// Attention options of the layers, one statement for each window that occurs.
+template <class Model, class Group, class Layers>
+std::string options_code(const Model& model, const Group& group, const std::string& name,
+                         const Layers& layers) {
+  if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
+  std::vector<Index> windows;  // of the layers; -1 in `layers` is every layer of a model that counts none
+  const auto window_of = [&](Index layer) {
+    const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
+    return at < model.windows.size() ? model.windows[at] : not_known_window;
+  };
+  for (const Index layer : layers)
+    if (std::find(windows.begin(), windows.end(), window_of(layer)) == windows.end())
+      windows.push_back(window_of(layer));
+  std::string text;
+  for (const Index window : windows) {
+    Layers own;
+    for (const Index layer : layers)
+      if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
+    const std::string which =
+        own.empty() ? "every layer" : (own.size() == 1 ? "layer " : "layers ") + layers_text(own);
+    if (window == not_known_window) {
+      text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
+      continue;
+    }
+    if (windows.size() > 1) text += "/* " + which + " */\n";
+    text += "const rope::attention_options " + name;
+    if (windows.size() > 1) text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+    text += " = {";
+    std::string set;
+    const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
+    if (!equal(group.scale, 0)) add(".scale = " + exact_digits(group.scale));
+    if (!model.causal) add(".causal = false");
+    if (window != 0) add(".window = " + std::to_string(window));
+    if (group.softcap > 0) add(".softcap = " + exact_digits(group.softcap));
+    text += set + "};\n";
+  }
+  return text;
+}
+/// The sections of M-RoPE as a call of frequencies/axes.hpp.
+template <class Group>
+std::string axes_code(const Group& group, const std::string& name) {
+  const auto& sections = group.mrope_sections;
+  if (sections.empty()) return "";
+  std::string call = "rope::contiguous_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::alternating)
+    call = "rope::interleaved_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::spread) call = "rope::spread_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::time_last && sections.size() == 3)
+    call = "rope::height_width_then_time(" + std::to_string(sections[1]) + ", " +
+           std::to_string(sections[0]) + ")";
+  return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
+         "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
+}
+/// The rule by which queries are multiplied.
+template <class Model>
+std::string query_scaling_code(const Model& model) {
+  if (model.scaled == scaled_queries::none) return "";
+  if (model.scaled == scaled_queries::not_known)
+    return "/* by what queries are multiplied is not known from this file */\n";
+  std::string text = model.scaled == scaled_queries::every_layer
+                         ? "/* every layer: scale_queries(q, query_scaling, start) */\n"
+                         : "/* layers without rotation: scale_queries(q, query_scaling, start) */\n";
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&model.query_rule.rule))
+    text +=
+        "const rope::log_n_query_scaling query_scaling = " + fields({{"train_length", log_n->train_length}}) +
+        ";\n";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&model.query_rule.rule))
+    text += "const rope::llama4_query_scaling query_scaling = " +
+            fields({{"floor_scale", llama4->floor_scale},
+                    {"attention_scale", llama4->attention_scale},
+                    {"offset", llama4->offset}}) +
+            ";\n";
+  return text;
+}
+/// All statements of a model in which some layer rotates, indented by two.
+template <class Model>
+std::string code_text(const Model& model) {
+  std::string text;
+  std::vector<std::string> names;
+  const Index count = model.layer_count();
+  for (const auto& group : model.groups()) {
+    std::string name = name_in_code(group.layer_type);
+    if (std::count(names.begin(), names.end(), name) > 0) name += "_" + std::to_string(names.size());
+    names.push_back(name);
+    std::vector<Index> layers;
+    if (count == 0 && model.groups().size() == 1) layers.push_back(-1);
+    for (Index layer = 0; layer < count; ++layer)
+      if (model.rotation_of_layer(layer) == layer_rotation::in_group &&
+          (model.groups().size() == 1 ||
+           model.group(model.layers()[static_cast<std::size_t>(layer)]) == &group))
+        layers.push_back(layer);
+    text += "using " + name + "_layout = rope::" + name_of(group.layout) + ";\n";
+    text += frequencies_code(group, name + "_frequencies").text();
+    text += axes_code(group, name + "_frequencies");
+    text += options_code(model, group, name + "_options", layers);
+    text += "/* rope::frequency_table table(" + name + "_frequencies, length);\nrope::rotate<" + name +
+            "_layout>(q, k, table" +
+            (group.first_channel > 0 ? ".at_channel(" + std::to_string(group.first_channel) + ")" : "") +
+            ", start); */\n";
+  }
+  if (const auto& unrotated = model.layers_without_rope(); !unrotated.empty()) {
+    text += "/* layers " + layers_text(unrotated) + " do not rotate */\n";
+    const auto& first = model.groups().front();
+    bool alike = true;
+    for (const auto& group : model.groups())
+      alike = alike && equal(group.scale, first.scale) && equal(group.softcap, first.softcap);
+    text += alike ? options_code(model, first, "unrotated_options", unrotated)
+                  : "/* attention_of_layer has their options */\n";
+  }
+  if (model.sink_logits) text += "/* sink_logits of attention_options are weights of the checkpoint */\n";
+  if (model.keys_are_values) text += "/* keys are values: unrotate the output of attention */\n";
+  text += query_scaling_code(model);
+  std::string indented = "  ";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    indented += text[i];
+    if (text[i] == '\n' && i + 1 < text.size()) indented += "  ";
+  }
+  return indented;
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+
+#ifndef ROPE_MODELS_DETAIL_INDEXER_HPP
+#define ROPE_MODELS_DETAIL_INDEXER_HPP
+/// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Which channels of an indexer's head turn, as many as in a head of attention, and how they pair.
+enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
+inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
+  return {
+      .layout = turn == indexer_turn::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
+      .head_dim = head_dim,
+      .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
+      .rotary_dim = rotary_dim};
+}
+/// What is wrong with that width of an indexer's head; empty if nothing.
+inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
+  if (head_dim >= rotary_dim) return {};
+  return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
+         std::to_string(head_dim);
+}
+/// How its heads are rotated.
+template <class Indexer>
+std::string text_of(const Indexer& indexer) {
+  return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
+         std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
+         "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_INDEXER_HPP
+
+#ifndef ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
+#define ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
+/// Sentences about what the layers of a model multiply their queries by.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The rule as a formula of the position p.
+template <class Scaling>
+std::string formula_of(const Scaling& scaling) {
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
+    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
+    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
+    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
+           digits(llama4->floor_scale) + "))";
+  }
+  return "1";
+}
+/// The rule and its layers.
+template <class Model>
+std::string query_scaling_text(const Model& model) {
+  switch (model.scaled) {
+    case scaled_queries::none:
+      break;
+    case scaled_queries::every_layer:
+      return "by " + formula_of(model.query_rule) + " at position p, every layer";
+    case scaled_queries::layers_without_rope:
+      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
+    case scaled_queries::not_known:
+      return "not known from this file";
+  }
+  return "none";
+}
+/// Whether both multiply the queries of the same layers by the same factors.
+template <class Model>
+bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
+  if (a.scaled != b.scaled) return false;
+  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
+  const auto numbers = [](const auto& scaling) -> std::vector<double> {
+    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
+    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
+      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
+    return {};
+  };
+  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
+  bool same = x.size() == y.size();
+  for (std::size_t i = 0; same && i < x.size(); ++i)
+    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
+  return same;
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
+
+#ifndef ROPE_MODELS_DETAIL_TEXT_LINE_HPP
+#define ROPE_MODELS_DETAIL_TEXT_LINE_HPP
+/// The lines of a description.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// A label, and a text that is in one column with those of other lines.
+template <class Text>
+std::string line(const std::string& label, const Text& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_TEXT_LINE_HPP
+/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
+/// differ. Templates, so that programs which do not call them do not compile them.
+namespace rope {
+inline namespace ROPE_ABI {
+/// What a rule did to a pair.
+enum class pair_change {
+  kept,          // as in the original schedule
+  blended,       // slowed by less than the largest divisor
+  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  stopped        // does not turn
+};
+/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+///
+///     const pair_census census = pair_census_of(model.groups()[0]);
+///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
+struct pair_census {
+  std::vector<pair_change> changes = {};  // [pairs]
+  Index kept = 0;                         // how many pairs are kept
+  Index blended = 0;                      // how many are blended
+  Index interpolated = 0;                 // how many are interpolated
+  Index stopped = 0;                      // how many are stopped
+  double largest_divisor = 1;             // original speed over speed, of the pairs that turn
+  double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
+  double longest_wavelength = 0;          // the same
+};
+/// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
+template <class Census = pair_census>
+Census pair_census_of(const layer_group& group) {
+  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
+  const frequencies original(group.rotary_dim(), group.base);
+  const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
+  const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
+  Census result;
+  bool first = true;
+  for (Index i = 0; i < group.frequencies.pairs(); ++i) {
+    if (detail::equal(inv_freq(i, 0), 0)) continue;
+    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
+    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
+    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
+    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
+    first = false;
+  }
+  for (Index i = 0; i < group.frequencies.pairs(); ++i)
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
+                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
+                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
+                                 ? pair_change::interpolated
+                                 : pair_change::blended);
+  const auto count = [&](pair_change change) {
+    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
+  };
+  if (count(pair_change::interpolated) == 1 && group.frequencies.pairs() > 1)
+    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
+                 pair_change::blended);
+  result.kept = count(pair_change::kept);
+  result.blended = count(pair_change::blended);
+  result.interpolated = count(pair_change::interpolated);
+  result.stopped = count(pair_change::stopped);
+  return result;
+}
+namespace detail {
+/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+template <class Census>
+std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
+  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
+  std::string text = std::to_string(count) + " " + what;
+  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
+  const auto begin = first - pairs.changes.begin();
+  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
+}
+template <class Census>
+std::string pairs_text(const Census& pairs) {
+  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
+                             digits(pairs.largest_divisor) + ")";
+  std::string text;
+  const auto add = [&](pair_change change, Index count, const std::string& what) {
+    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
+  };
+  add(pair_change::kept, pairs.kept, "kept");
+  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
+  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
+  add(pair_change::stopped, pairs.stopped, "do not turn");
+  return text;
+}
+/// How many tokens back a query of this group sees.
+struct view_distance {
+  double tokens = 0;  // 0: unknown
+  const char* name = "";
+};
+template <class Model, class Group>
+view_distance distance_of(const Model& model, const Group& group) {
+  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
+    return {model.sliding_window, "the sliding window"};
+  return {model.max_position, "the longest context"};
+}
+template <class Group, class Census>
+std::string wavelengths_text(const Group& group, const Census& pairs) {
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
+  std::string text =
+      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
+  if (group.frequencies.pairs() > pairs.kept) {
+    const frequencies original(group.rotary_dim(), group.base);
+    text += " (by the base alone: to " +
+            digits(2 * std::numbers::pi / original.inv_freq(original.pairs() - 1, 0)) + ")";
+  }
+  return text;
+}
+template <class Group>
+std::string describe_group(const Group& group, const view_distance& distance) {
+  const Index last = group.first_channel + group.rotary_dim() - 1;
+  const auto pairs = pair_census_of(group);
+  std::string text;
+  text += line("layout", name_of(group.layout));
+  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
+                                       " of " + std::to_string(group.head_dim) + " (" +
+                                       std::to_string(group.frequencies.pairs()) + " pairs)");
+  text += line("schedule", group.rule);
+  text += line("base", digits(group.base));
+  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
+  text += line("pairs", pairs_text(pairs));
+  text += line("wavelengths", wavelengths_text(group, pairs));
+  if (detail::any_turns_back(group.frequencies)) text += line("direction", "by minus the position");
+  if (distance.tokens > 0) {
+    const double slowest = 2 * std::numbers::pi / distance.tokens;
+    Index complete = 0;
+    for (Index i = 0; i < group.frequencies.pairs(); ++i)
+      if ((std::abs)(group.frequencies.inv_freq(i, 0)) >= slowest) ++complete;
+    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
+                                   " pairs make one within " + distance.name);
+  }
+  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
+  std::string multiplier = digits(group.softmax_multiplier);
+  if (!detail::equal(group.softmax_multiplier, 1))
+    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
+                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
+  text += line("softmax multiplier", multiplier);
+  text += line("score scale", digits(group.scale));
+  if (group.softcap > 0) text += line("softcap", digits(group.softcap));
+  if (!group.mrope_sections.empty())
+    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
+                                        "; text turns as with one axis");
+  const std::string window = group.first_channel == 0 ? ""
+                                                      : ".channels(" + std::to_string(group.first_channel) +
+                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  text += line("to rotate heads",
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+  if (group.indexer) text += line("indexer", text_of(*group.indexer));
+  return text;
+}
+}  // namespace detail
+/// Every number the group was made of and that was derived from it, one a line.
+template <std::derived_from<layer_group> Group>
+std::string describe(const Group& group) {
+  return detail::describe_group(group, {});
+}
+/// The whole model: what holds for all layers, how each attends, each group, the warnings, and last the C++
+/// that makes the same frequencies, layouts and options without the file.
+template <std::derived_from<model_rope> Model>
+std::string describe(const Model& model) {
+  using detail::digits, detail::line;
+  std::string text = model.architecture + " (" + model.source + ")\n";
+  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
+  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
+  if (model.query_heads > 0)
+    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
+                              std::to_string(model.key_heads) + " for keys");
+  if (!model.instead_of_rope().empty())
+    return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
+  text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
+  for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
+  if (model.sink_logits)
+    text += line("sink logits", "in the checkpoint: attention_options::sink_logits" +
+                                    (model.layers_without_sinks.empty()
+                                         ? ""
+                                         : "; none in layers " + detail::joined(model.layers_without_sinks)));
+  if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
+  if (!model.layers_without_rope().empty())
+    text += line("layers without rotation", detail::joined(model.layers_without_rope()));
+  if (!model.layers_not_known().empty())
+    text += line("rotation not known", "layers " + detail::joined(model.layers_not_known()));
+  for (const layer_group& group : model.groups()) {
+    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
+    const auto count = std::count(model.layers().begin(), model.layers().end(), group.layer_type);
+    if (count > 0)
+      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers().size()) + " layers)";
+    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
+  }
+  if (!model.warnings.empty()) text += "\nnotes\n";
+  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
+  return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
+}
+/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
+/// sentence each, with both numbers. Empty if they rotate and attend alike. Windows that either side does not
+/// know are passed over.
+///
+/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
+template <class Model = model_rope>
+std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
+                                        const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
+  std::vector<std::string> found;
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one
+    if (a.instead_of_rope() != b.instead_of_rope())
+      found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
+                      detail::place_text(b));
+    return found;
+  }
+  const auto missing = [&](const Model& one, const Model& other) {
+    for (const layer_group& group : one.groups())
+      if (!group.layer_type.empty() && !other.group(group.layer_type))
+        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
+  };
+  missing(a, b);
+  missing(b, a);
+  const auto without = [](const Model& model) {
+    return model.layers_without_rope().empty() ? "none" : detail::joined(model.layers_without_rope());
+  };
+  if (a.layers_without_rope() != b.layers_without_rope())
+    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
+                    " in " + b.source);
+  if (!detail::same_query_scaling<Model>(a, b, tolerance))
+    found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
+                    detail::query_scaling_text(b) + " in " + b.source);
+  for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
+  for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
+    if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i]) {
+      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers()[i] + " in " + a.source +
+                      " and " + b.layers()[i] + " in " + b.source);
+      break;
+    }
+  for (const layer_group& x : a.groups())
+    for (const layer_group& y : b.groups()) {
+      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
+      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
+      const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
+      group.layouts(x.layout, y.layout);
+      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
+      group.number("first rotated channel", static_cast<double>(x.first_channel),
+                   static_cast<double>(y.first_channel));
+      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
+      group.number("base", x.base, y.base);
+      for (const char* name : {"low", "high"})
+        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+          group.number(name, x.number(name, -1), y.number(name, -1));
+      group.speeds(x.frequencies, y.frequencies);
+      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
+      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+      group.number("score scale", x.scale, y.scale);
+      group.number("softcap", x.softcap, y.softcap);
+      if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
+        group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
+                  " and by " + detail::text_of(*y.indexer) + " in " + b.source);
+      if (!x.mrope_sections.empty() && !y.mrope_sections.empty() &&
+          std::string(detail::order_of_axes(x)) != detail::order_of_axes(y))
+        group.say(std::string("the axes of M-RoPE lie ") + detail::order_of_axes(x) + " in " + a.source +
+                  " and " + detail::order_of_axes(y) + " in " + b.source);
+      if (x.mrope_sections != y.mrope_sections)
+        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
+                  detail::joined(y.mrope_sections) + "] in " + b.source);
+    }
+  return found;
+}
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DESCRIBE_HPP
+
+#ifndef ROPE_MODELS_GGUF_HPP
+#define ROPE_MODELS_GGUF_HPP
+
+#ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+#define ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+
+#ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
+#define ROPE_MODELS_DETAIL_DERIVE_HPP
+
+#ifndef ROPE_FREQUENCIES_LONGROPE_HPP
+#define ROPE_FREQUENCIES_LONGROPE_HPP
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
+namespace rope {
+inline namespace ROPE_ABI {
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
+///
+/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
+/// began with.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
+  /// Whether the long list is used.
+  bool uses_long() const { return length > original_max_position; }
+  /// m of the formula above.  Requires: fields in their ranges
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
+  }
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
+  void apply(schedule& axis) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_field(detail::is_finite(max_position) && max_position > 0,
+                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
+                          "longrope_scaling: factor must be positive", factor.value_or(1));
+    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
+                          "longrope_scaling: attention_factor must be positive",
+                          attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        ROPE_THROW(
+            std::invalid_argument,
+            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
+                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
+      for (const double value : *list)
+        detail::require_field(detail::is_finite(value) && value > 0,
+                              "longrope_scaling: a factor must be positive", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    axis.attention_factor *= magnitude();
+  }
+};
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 /// Frequencies together with the numbers that led to them.
 namespace rope {
 inline namespace ROPE_ABI {

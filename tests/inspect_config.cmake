@@ -107,6 +107,7 @@ expect("${old};${gemma}" "${gemma} differs from ${old}:\n;: head_dim is 128 in l
 expect("${gemma};${old};${gemma_again};${new}"
   "== ${gemma}\n;== ${old}\n;== ${gemma_again}\n;== ${new}\n;${gemma_again} says the same as ${gemma}\n;${new} differs from ${old}:\n  inv_freq differs"
   "${old} differs;${old} says;and Hugging Face")
+expect("${new}" "C++ after #include <rope/rope.hpp>\n  using model_layout = rope::half_split\\;\n;rope::llama3_scaling{.factor = 8,;rope::rotate<model_layout>")
 # A model in which nothing turns is described, alone and beside another.
 file(WRITE ${SCRATCH}/gpt2.json [[{"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_positions": 1024}]])
 expect("${SCRATCH}/gpt2.json" "none in any layer: this model has learned positions")

@@ -16,6 +16,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/attention_comparison.hpp>
 #include <rope/models/detail/attention_text.hpp>
+#include <rope/models/detail/code_text.hpp>
 #include <rope/models/detail/group_comparison.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/query_scaling_text.hpp>
@@ -191,7 +192,8 @@ std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
 
-/// The whole model: what holds for all layers, how each attends, each group, and the warnings.
+/// The whole model: what holds for all layers, how each attends, each group, the warnings, and last the C++
+/// that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -224,7 +226,7 @@ std::string describe(const Model& model) {
   }
   if (!model.warnings.empty()) text += "\nnotes\n";
   for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
-  return text;
+  return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
 }
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one

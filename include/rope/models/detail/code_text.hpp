@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+#define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+
+#include <algorithm>  // std::count, std::find
+#include <cstddef>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/detail/attention_text.hpp>
+#include <rope/models/detail/group_comparison.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// The C++ that makes what an import returned, for a program without the file: statements that compile at any
+/// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
+/// letters. Comments are /* */: their lines may be broken anywhere.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// "{.factor = 8, .length = 4096}"
+inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
+  std::string text;
+  for (const auto& [name, value] : list)
+    text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
+  return text + "}";
+}
+
+/// Whether every inv_freq of `a` is `sign` times that of `b`; both on one axis.
+inline bool same_frequencies(const frequencies& a, const frequencies& b, double sign) {
+  bool same = a.pairs() == b.pairs();
+  for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
+  return same;
+}
+
+/// Looks for the rule and the numbers of a group that give its frequencies bit for bit. A description may
+/// have been changed since, or have a rule that has no such numbers (a list of factors): then none is found.
+template <class Group>
+class frequencies_code {
+ public:
+  /// \param name  of the frequencies in the program
+  frequencies_code(const Group& group, std::string name) : group_(group), name_(std::move(name)) {}
+
+  std::string text() {
+    if (group_.frequencies.axes() != 1)
+      return "/* " + name_ + ": frequencies of " + std::to_string(group_.frequencies.axes()) +
+             " axes, frequencies::custom makes them */\n";
+    try_rules();
+    return found_.empty() ? listed() : "const rope::frequencies " + name_ + found_ + ";\n";
+  }
+
+ private:
+  double number(const char* name) const { return group_.number(name, 0); }
+  bool positive(std::initializer_list<const char*> names) const {
+    bool all = true;
+    for (const char* name : names) all = all && is_finite(number(name)) && number(name) > 0;
+    return all;
+  }
+
+  void try_rules() {
+    if (!is_finite(group_.base) || group_.base <= 1) return;
+    take("");
+    const std::string& rule = group_.rule;
+    if (!found_.empty()) return;
+    if (rule == "linear" && positive({"factor"})) {
+      take(linear_scaling{number("factor")}, "rope::linear_scaling", fields({{"factor", number("factor")}}));
+    } else if (rule == "dynamic" && positive({"factor", "max_position"}) && number("length") >= 0 &&
+               group_.rotary_dim() > 2) {
+      take(dynamic_ntk_scaling{number("factor"), number("max_position"), number("length")},
+           "rope::dynamic_ntk_scaling",
+           fields({{"factor", number("factor")},
+                   {"max_position", number("max_position")},
+                   {"length", number("length")}}));
+    } else if (rule == "dynamic with alpha" && positive({"alpha"}) && number("new_base") > 1 &&
+               group_.rotary_dim() > 2) {
+      take(alpha_scaling{number("alpha")}, "rope::alpha_scaling", fields({{"alpha", number("alpha")}}));
+    } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
+      try_yarn();
+    } else if (rule == "llama3" &&
+               positive({"factor", "low_freq_factor", "high_freq_factor", "original_max_position"}) &&
+               number("high_freq_factor") >= number("low_freq_factor")) {
+      take(llama3_scaling{number("factor"), number("low_freq_factor"), number("high_freq_factor"),
+                          number("original_max_position")},
+           "rope::llama3_scaling",
+           fields({{"factor", number("factor")},
+                   {"low_freq_factor", number("low_freq_factor")},
+                   {"high_freq_factor", number("high_freq_factor")},
+                   {"original_max_position", number("original_max_position")}}));
+    } else if (rule == "proportional" && positive({"partial_rotary_factor", "factor"}) &&
+               number("partial_rotary_factor") <= 1) {
+      take(
+          proportional_scaling{number("partial_rotary_factor"), number("factor")},
+          "rope::proportional_scaling",
+          fields({{"partial_rotary_factor", number("partial_rotary_factor")}, {"factor", number("factor")}}));
+    } else if (rule == "ntk" && positive({"factor"})) {
+      const bool mixed = positive({"mixed_b"});
+      if (!mixed && group_.base * number("factor") <= 1) return;
+      mixed_ntk_scaling ntk{.factor = number("factor")};
+      if (mixed) ntk.mixed_b = number("mixed_b");
+      take(ntk, "rope::mixed_ntk_scaling",
+           mixed ? fields({{"factor", ntk.factor}, {"mixed_b", number("mixed_b")}})
+                 : fields({{"factor", ntk.factor}}));
+    }
+  }
+
+  void try_yarn() {
+    if (!positive({"factor", "original_max_position", "beta_fast", "beta_slow"}) ||
+        number("beta_fast") < number("beta_slow"))
+      return;
+    yarn_scaling yarn{.factor = number("factor"),
+                      .original_max_position = number("original_max_position"),
+                      .beta_fast = number("beta_fast"),
+                      .beta_slow = number("beta_slow")};
+    schedule original{.rotary_dim = group_.rotary_dim(), .base = widened(group_.base), .inv_freq = {}};
+    for (const bool truncate : {true, false}) {
+      const auto [low, high] =
+          blend_between(yarn.beta_fast, yarn.beta_slow, truncate, original, yarn.original_max_position);
+      if (low > high || !found_.empty()) continue;
+      yarn.truncate = truncate;
+      yarn.attention_factor.reset();
+      std::string text = fields({{"factor", yarn.factor},
+                                 {"original_max_position", yarn.original_max_position},
+                                 {"beta_fast", yarn.beta_fast},
+                                 {"beta_slow", yarn.beta_slow}});
+      text.pop_back();
+      if (!truncate) text += ", .truncate = false";
+      const double m = group_.frequencies.attention_factor();
+      if (!equal(yarn.magnitude(), m)) {
+        yarn.attention_factor = m;
+        text += ", .attention_factor = " + exact_digits(m);
+      }
+      take(yarn, "rope::yarn_scaling", text + "}");
+    }
+  }
+
+  template <class Rule>
+  void take(const Rule& rule, const char* type, const std::string& values) {
+    const frequencies made(group_.rotary_dim(), group_.base, rule);
+    keep(made, ", " + std::string(type) + values);
+  }
+  void take(const char* rest) { keep(frequencies(group_.rotary_dim(), group_.base), rest); }
+
+  /// Keeps what gives the frequencies of the group. Where the sign or the magnitude alone differs,
+  /// frequencies::custom puts it on.
+  void keep(const frequencies& made, const std::string& rest) {
+    const bool same = same_frequencies(group_.frequencies, made, 1);
+    if (!same && !same_frequencies(group_.frequencies, made, -1)) return;
+    const double m = group_.frequencies.attention_factor();
+    found_ = "(" + std::to_string(group_.rotary_dim()) + ", " + exact_digits(group_.base) + rest + ")";
+    if (same && equal(made.attention_factor(), m)) return;
+    found_ = " = rope::frequencies::custom(" + std::string(same ? "" : "-") + "rope::frequencies" + found_ +
+             ".inv_freq()" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ")";
+  }
+
+  /// Every inv_freq with all its digits.
+  std::string listed() const {
+    const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
+    std::string text = "const double " + array + "[] = {", line;
+    for (Index i = 0; i < group_.frequencies.pairs(); ++i) {
+      line = exact_digits(group_.frequencies.inv_freq(i, 0));
+      text += (i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ") + line;
+    }
+    const double m = group_.frequencies.attention_factor();
+    return text + "};\nconst rope::frequencies " + name_ +
+           " = rope::frequencies::custom(Eigen::Map<const Eigen::Array<double, " + count + ", 1>>(" + array +
+           ")" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ");\n";
+  }
+
+  const Group& group_;
+  std::string name_, found_ = {};
+};
+
+/// A layer type as the beginning of names: letters, digits and single underscores.
+inline std::string name_in_code(const std::string& layer_type) {
+  const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::string name;
+  for (const char c : layer_type) {
+    const bool word = (digits + letters).find(c) != std::string::npos;
+    if (word || (!name.empty() && name.back() != '_')) name += word ? c : '_';
+  }
+  while (!name.empty() && name.back() == '_') name.pop_back();
+  if (name.empty() || digits.find(name.front()) != std::string::npos) name = "layers" + name;
+  return layer_type.empty() ? "model" : name;
+}
+
+/// Attention options of the layers, one statement for each window that occurs.
+template <class Model, class Group, class Layers>
+std::string options_code(const Model& model, const Group& group, const std::string& name,
+                         const Layers& layers) {
+  if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
+  std::vector<Index> windows;  // of the layers; -1 in `layers` is every layer of a model that counts none
+  const auto window_of = [&](Index layer) {
+    const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
+    return at < model.windows.size() ? model.windows[at] : not_known_window;
+  };
+  for (const Index layer : layers)
+    if (std::find(windows.begin(), windows.end(), window_of(layer)) == windows.end())
+      windows.push_back(window_of(layer));
+  std::string text;
+  for (const Index window : windows) {
+    Layers own;
+    for (const Index layer : layers)
+      if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
+    const std::string which =
+        own.empty() ? "every layer" : (own.size() == 1 ? "layer " : "layers ") + layers_text(own);
+    if (window == not_known_window) {
+      text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
+      continue;
+    }
+    if (windows.size() > 1) text += "/* " + which + " */\n";
+    text += "const rope::attention_options " + name;
+    if (windows.size() > 1) text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+    text += " = {";
+    std::string set;
+    const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
+    if (!equal(group.scale, 0)) add(".scale = " + exact_digits(group.scale));
+    if (!model.causal) add(".causal = false");
+    if (window != 0) add(".window = " + std::to_string(window));
+    if (group.softcap > 0) add(".softcap = " + exact_digits(group.softcap));
+    text += set + "};\n";
+  }
+  return text;
+}
+
+/// The sections of M-RoPE as a call of frequencies/axes.hpp.
+template <class Group>
+std::string axes_code(const Group& group, const std::string& name) {
+  const auto& sections = group.mrope_sections;
+  if (sections.empty()) return "";
+  std::string call = "rope::contiguous_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::alternating)
+    call = "rope::interleaved_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::spread) call = "rope::spread_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::time_last && sections.size() == 3)
+    call = "rope::height_width_then_time(" + std::to_string(sections[1]) + ", " +
+           std::to_string(sections[0]) + ")";
+  return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
+         "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
+}
+
+/// The rule by which queries are multiplied.
+template <class Model>
+std::string query_scaling_code(const Model& model) {
+  if (model.scaled == scaled_queries::none) return "";
+  if (model.scaled == scaled_queries::not_known)
+    return "/* by what queries are multiplied is not known from this file */\n";
+  std::string text = model.scaled == scaled_queries::every_layer
+                         ? "/* every layer: scale_queries(q, query_scaling, start) */\n"
+                         : "/* layers without rotation: scale_queries(q, query_scaling, start) */\n";
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&model.query_rule.rule))
+    text +=
+        "const rope::log_n_query_scaling query_scaling = " + fields({{"train_length", log_n->train_length}}) +
+        ";\n";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&model.query_rule.rule))
+    text += "const rope::llama4_query_scaling query_scaling = " +
+            fields({{"floor_scale", llama4->floor_scale},
+                    {"attention_scale", llama4->attention_scale},
+                    {"offset", llama4->offset}}) +
+            ";\n";
+  return text;
+}
+
+/// All statements of a model in which some layer rotates, indented by two.
+template <class Model>
+std::string code_text(const Model& model) {
+  std::string text;
+  std::vector<std::string> names;
+  const Index count = model.layer_count();
+  for (const auto& group : model.groups()) {
+    std::string name = name_in_code(group.layer_type);
+    if (std::count(names.begin(), names.end(), name) > 0) name += "_" + std::to_string(names.size());
+    names.push_back(name);
+    std::vector<Index> layers;
+    if (count == 0 && model.groups().size() == 1) layers.push_back(-1);
+    for (Index layer = 0; layer < count; ++layer)
+      if (model.rotation_of_layer(layer) == layer_rotation::in_group &&
+          (model.groups().size() == 1 ||
+           model.group(model.layers()[static_cast<std::size_t>(layer)]) == &group))
+        layers.push_back(layer);
+    text += "using " + name + "_layout = rope::" + name_of(group.layout) + ";\n";
+    text += frequencies_code(group, name + "_frequencies").text();
+    text += axes_code(group, name + "_frequencies");
+    text += options_code(model, group, name + "_options", layers);
+    text += "/* rope::frequency_table table(" + name + "_frequencies, length);\nrope::rotate<" + name +
+            "_layout>(q, k, table" +
+            (group.first_channel > 0 ? ".at_channel(" + std::to_string(group.first_channel) + ")" : "") +
+            ", start); */\n";
+  }
+  if (const auto& unrotated = model.layers_without_rope(); !unrotated.empty()) {
+    text += "/* layers " + layers_text(unrotated) + " do not rotate */\n";
+    const auto& first = model.groups().front();
+    bool alike = true;
+    for (const auto& group : model.groups())
+      alike = alike && equal(group.scale, first.scale) && equal(group.softcap, first.softcap);
+    text += alike ? options_code(model, first, "unrotated_options", unrotated)
+                  : "/* attention_of_layer has their options */\n";
+  }
+  if (model.sink_logits) text += "/* sink_logits of attention_options are weights of the checkpoint */\n";
+  if (model.keys_are_values) text += "/* keys are values: unrotate the output of attention */\n";
+  text += query_scaling_code(model);
+  std::string indented = "  ";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    indented += text[i];
+    if (text[i] == '\n' && i + 1 < text.size()) indented += "  ";
+  }
+  return indented;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP
