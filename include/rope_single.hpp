@@ -19735,23 +19735,36 @@ struct clipped_scaling {
 
 #ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
-/// The three-axis frequencies of released video models. Axes are (time, height, width), tokens in the order
-/// of grid_positions({frames, height, width}).
+/// The frequencies of released models that generate videos and images. Axes are (time, height, width), tokens
+/// in the order of grid_positions({frames, height, width}).
 ///
 ///     model           frequencies                             layout        coordinates
 ///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
-///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
+///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions; 1.5 the same
 ///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
+///     Flux 2          axial_blocks({32, 32, 32, 32}, 2000)    interleaved   (time, height, width, text)
 ///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centered_first
 ///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
 ///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
+///     Ideogram 4      on_axes, interleaved_sections           half_split    grid_positions from 65536 on
 ///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
+///     LTX-2           frequencies_of_heads, ltx_frequencies   half_split    the same, rotate_heads
 ///     Mochi           frequencies::custom, one per head       interleaved   cell_centers, rotate_heads
 ///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
 ///     Allegro         a table per axis, a window of channels  half_split    grid_positions
 ///
 /// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
-/// follows its image at max(height / 2, width / 2) on every axis.
+/// follows its image at max(height / 2, width / 2) on every axis; that of HunyuanVideo does not rotate.
+///
+/// Flux 2: a patch is at (0, row, column, 0), text token l at (0, 0, 0, l), and the patches of the n-th
+/// reference image at time 10 n. Source: Flux2PosEmbed and pipeline_flux2.py of Hugging Face diffusers.
+///
+/// Ideogram 4: sections (24, 20, 20) of 128 pairs, whose other 64 pairs follow time as well. Text is at
+/// (n, n, n), the patches of the image at (0, row, column) + 65536 on every axis. Float angles are off by up
+/// to 4.6e-3 there. Source: Ideogram4MRoPE and pipeline_ideogram4.py of Hugging Face diffusers.
+///
+///     const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
+///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
 namespace rope {
 inline namespace ROPE_ABI {
 /// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
@@ -19836,34 +19849,64 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 /// LTX-Video: one growing list of frequencies, each of them for time, height and width in turn. The list
 /// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
-///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
-///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
+///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
 /// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
-/// pixels.
+/// pixels. Audio of LTX-2 has the axis of time alone.
 ///
-/// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
+/// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
+/// \param axes       positive
 ///
-/// Throws:  std::invalid_argument unless inner_dim is even and at least 6, and base finite and greater than 1
-/// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
-inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
-  if (inner_dim < 6 || inner_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ltx_frequencies: inner_dim must be even and at least 6, got ", inner_dim));
+/// Throws:  std::invalid_argument unless axes is positive, inner_dim even and at least 2 axes, and base
+///          finite and greater than 1
+/// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
+inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
+  if (axes <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("ltx_frequencies: axes must be positive, got ", axes));
+  if (inner_dim / 2 < axes || inner_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("ltx_frequencies: inner_dim must be even and at least ",
+                                                      "2 for each of ", axes, " axes, got ", inner_dim));
   if (!detail::is_finite(base) || base <= 1)
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
-  const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  number_array<double> inv_freq(inner_dim / 2, 3, 0.0);
+  const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
+  number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0
             ? 1
             : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
-    for (Index axis = 0; axis < 3; ++axis)
-      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(detail::wide_pi / 2 * power);
+    for (Index axis = 0; axis < axes; ++axis)
+      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(detail::wide_pi / 2 * power);
   }
   return frequencies::custom(std::move(inv_freq));
+}
+/// The frequencies of each head, from a list that spans the channels of all heads: the `split` form of LTX-2,
+/// whose pairs lie within a head.
+///
+///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
+///     std::vector<frequency_table<>> tables;
+///     for (const frequencies& f : of_heads) tables.emplace_back(f, coordinates);
+///     rotate_heads<half_split>(queries, tables);
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the pairs of `all`
+/// Source:  LTX2AudioVideoRotaryPosEmbed and apply_split_rotary_emb of Hugging Face diffusers; released
+///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
+inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
+  if (heads <= 0 || all.pairs() % heads != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("frequencies_of_heads: heads must be positive and divide ", all.pairs(),
+                               " pairs, got ", heads));
+  const Index pairs = all.pairs() / heads;
+  std::vector<frequencies> result;
+  for (Index h = 0; h < heads; ++h) {
+    number_array<double> inv_freq(pairs, all.axes());
+    for (Index a = 0; a < all.axes(); ++a)
+      for (Index i = 0; i < pairs; ++i) inv_freq(i, a) = all.inv_freq(h * pairs + i, a);
+    result.push_back(frequencies::custom(std::move(inv_freq), all.attention_factor()));
+  }
+  return result;
 }
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -6,6 +6,7 @@
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/token_order.hpp>
 #include <rope/rotation/rotate.hpp>
+#include <rope/rotation/rotate_heads.hpp>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,60 @@ TEST_CASE("HunyuanVideo", "[frequencies][video_axes]") {
   CHECK(whole.rotary_dim() == 128);
   CHECK(whole.inv_freq()(8, 1) == 1);
   CHECK(whole.inv_freq()(36, 2) == 1);
+}
+
+// Golden: HunyuanVideo15RotaryPosEmbed of Hugging Face diffusers (transformer_hunyuan_video15.py, 58eb52c):
+// widths (16, 56, 56), theta 256, by hand with ten digits for pairs 1 and 7 of time, 1 and 27 of the sides, at
+// (3, 20, 40).
+TEST_CASE("HunyuanVideo 1.5", "[frequencies][video_axes]") {
+  const Eigen::ArrayXXd angle = angles(rope::axial_blocks({16, 56, 56}, 256), at({3, 20, 40}));
+  CHECK(agrees_with(Eigen::Array<double, 6, 1>(angle(1), angle(7), angle(9), angle(35), angle(37), angle(63)),
+                    {1.5, 0.0234375, 16.40670712, 0.09523544173, 32.81341424, 0.1904708835}, 10));
+}
+
+// Golden: Flux2PosEmbed of Hugging Face diffusers (transformer_flux2.py, 58eb52c): axes_dims_rope (32, 32, 32,
+// 32), theta 2000, by hand with ten digits for pairs 0, 1 and 15 of every axis at (10, 3, 5, 7).
+TEST_CASE("Flux 2", "[frequencies][video_axes]") {
+  const frequencies f = rope::axial_blocks({32, 32, 32, 32}, 2000);
+  CHECK(f.rotary_dim() == 128);
+  const Eigen::ArrayXXd angle = angles(f, at({10, 3, 5, 7}));
+  Eigen::ArrayXd shown(12);
+  for (Index axis = 0; axis < 4; ++axis)
+    shown.segment(3 * axis, 3) << angle(16 * axis), angle(16 * axis + 1), angle(16 * axis + 15);
+  CHECK(agrees_with(shown,
+                    {10, 6.218499808, 0.00804052449, 3, 1.865549942, 0.002412157347, 5, 3.109249904,
+                     0.004020262245, 7, 4.352949866, 0.005628367143},
+                    10));
+  // Text token l is at (0, 0, 0, l): the last 32 channels rotate.
+  const frequency_table<float> text(f, at({0, 0, 0, 9}));
+  for (Index i = 0; i < 64; ++i) CHECK((text.sin(0)(i) != 0) == (i >= 48));
+}
+
+// Golden: Ideogram4MRoPE of Hugging Face diffusers (transformer_ideogram4.py, 58eb52c): head_dim 256, base 5e6,
+// sections (24, 20, 20), at (0, 4, 1) + 65536, by hand with 40 digits, of which ten are printed: cos and sin of
+// pairs 0, 1, 2, 58, 59, 60, 61, 62 and 127.
+TEST_CASE("Ideogram 4", "[frequencies][video_axes]") {
+  const frequencies f = rope::on_axes(frequencies(256, 5e6), rope::interleaved_sections({24 + 64, 20, 20}));
+  const auto grid = rope::grid_positions({1, 5, 2}, {65536, 65536, 65536});
+  const frequency_table<double> table(f, grid);
+  const Index row = 4 * 2 + 1;
+  CHECK(grid(row, 0) == 65536);
+  CHECK(grid(row, 1) == 65540);
+  CHECK(grid(row, 2) == 65537);
+  const std::vector<Index> pairs = {0, 1, 2, 58, 59, 60, 61, 62, 127};
+  Eigen::ArrayXd cos(9), sin(9);
+  for (Index i = 0; i < 9; ++i) {
+    cos(i) = table.cos(row)(pairs[static_cast<std::size_t>(i)]);
+    sin(i) = table.sin(row)(pairs[static_cast<std::size_t>(i)]);
+  }
+  CHECK(agrees_with(cos,
+                    {-0.7218347509, 0.2319214899, -0.6887328649, -0.7586480241, -0.9911506216, -0.9436834742,
+                     -0.3322051641, 0.9199820722, 0.9998906916},
+                    10));
+  CHECK(agrees_with(sin,
+                    {0.6920654538, -0.9727345077, -0.7250152004, -0.6515007103, -0.1327420257, -0.3308496646,
+                     -0.9432071506, -0.3919604404, 0.01478528856},
+                    10));
 }
 
 TEST_CASE("CogVideoX", "[frequencies][video_axes]") {
@@ -128,6 +183,35 @@ TEST_CASE("LTX-Video", "[frequencies][video_axes]") {
     const double got = wide.inv_freq()(1 + 3 * k + 1, 1);
     CHECK(testing::abs(got - exact) <= tolerance::inv_freq() * tolerance::ulp<double>(exact));
   }
+}
+
+// Golden: LTX2AudioVideoRotaryPosEmbed with rope_type `split` and apply_split_rotary_emb of Hugging Face
+// diffusers (transformer_ltx2.py, 58eb52c) for two heads of 8 channels 1, 2, ..., 16, theta 10, fractions (0.13,
+// 0.57, 0.29), by hand with ten digits.
+TEST_CASE("LTX-2 splits one list of frequencies over its heads", "[frequencies][video_axes]") {
+  const Eigen::ArrayXXd coordinates = 2 * at({0.13, 0.57, 0.29}) - 1;
+  const frequencies all = rope::ltx_frequencies(16, 10);
+  CHECK(agrees_with(angles(all, coordinates).rightCols(6),
+                    {-1.162389282, 0.2199114858, -0.6597344573, -11.62389282, 2.199114858, -6.597344573},
+                    10));
+  std::vector<frequency_table<double>> tables;
+  for (const frequencies& f : rope::frequencies_of_heads(all, 2)) tables.emplace_back(f, coordinates);
+  REQUIRE(tables.size() == 2);
+  Eigen::ArrayXd x = Eigen::ArrayXd::LinSpaced(16, 1, 16);
+  rope::rotate_heads<half_split>(rope::thd(x.data(), 1, 2, 8), tables);
+  CHECK(agrees_with(
+      x,
+      {1, 2, 7.615726052, 2.158521117, 5, 6, 0.02677135739, 8.679907061, 15.07918681, -5.448385398,
+       -18.60089269, 16.35695011, 4.755851678, 16.31916348, 0.08240815374, 11.50870033},
+      10));
+  // Its audio has one axis, time: 8 channels, fraction 0.3.
+  CHECK(agrees_with(angles(rope::ltx_frequencies(8, 1e4, 1), 2 * at({0.3}) - 1),
+                    {-0.6283185307, -13.53671239, -291.6396276, -6283.185307}, 10));
+  // The video of released weights: 4096 channels, of which the first two pairs do not rotate, in 32 heads.
+  const auto of_heads = rope::frequencies_of_heads(rope::ltx_frequencies(4096), 32);
+  CHECK(of_heads.size() == 32);
+  CHECK((of_heads[0].inv_freq().topRows(2) == 0).all());
+  CHECK(of_heads[31].inv_freq()(63, 2) == rope::ltx_frequencies(4096).inv_freq()(2047, 2));
 }
 
 // Golden: the allocation of Allegro: thirds of the head, each half_split within itself, one axis each.
@@ -199,6 +283,14 @@ TEST_CASE("the sizes and numbers of a video model must make sense", "[frequencie
   CHECK(refuses([] { rope::cosmos_frequencies(128, {.height = 1e-4}); },
                 "rope::cosmos_frequencies: a stretch must leave a base greater than 1, got 0.0001"));
   CHECK(refuses([] { rope::cosmos_frequencies(8); }, "rotary_dim must be at least 4, got 2"));
+  for (const Index axes : {Index{0}, Index{-1}})
+    CHECK(refuses([&] { rope::ltx_frequencies(12, 1e4, axes); }, "axes must be positive, got "));
+  CHECK(refuses([&] { rope::ltx_frequencies(6, 1e4, 4); }, "at least 2 for each of 4 axes, got 6"));
+  CHECK_NOTHROW(rope::ltx_frequencies(8, 1e4, 4));
+  for (const Index heads : {Index{0}, Index{-2}, Index{3}})
+    CHECK(refuses([&] { rope::frequencies_of_heads(frequencies(16), heads); },
+                  "rope::frequencies_of_heads: heads must be positive and divide 8 pairs, got " +
+                      std::to_string(heads)));
   for (const double base : {1.0, -2.0, infinity})
     CHECK(refuses([&] { rope::ltx_frequencies(12, base); }, "base must be finite and greater than 1"));
 }

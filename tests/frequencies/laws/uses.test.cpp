@@ -3,6 +3,7 @@
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/token_order.hpp>
 #include <rope/rotation/rotate.hpp>
+#include <rope/rotation/rotate_heads.hpp>
 #include <rope/tables/table.hpp>
 
 #include <vector>
@@ -139,6 +140,22 @@ TEST_CASE("the comments of the axes show their use", "[frequencies]") {
   {
     const frequencies f = cosmos_frequencies(128, {.time = 1, .height = 4, .width = 4});
     CHECK(f.axes() == 3);
+  }
+  {
+    const Index height = 2, width = 3;
+    const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
+    const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
+    CHECK(table.rows() == 6);
+  }
+  {
+    std::vector<float> channels(2 * 4096, 1.0f);
+    const head_view<float> queries = bshd(channels.data(), 1, 2, 32, 128);
+    const Eigen::ArrayXXd coordinates = Eigen::ArrayXXd::Constant(2, 3, 0.123);
+    const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
+    std::vector<frequency_table<>> tables;
+    for (const frequencies& f : of_heads) tables.emplace_back(f, coordinates);
+    rotate_heads<half_split>(queries, tables);
+    CHECK(channels[4095] != 1);
   }
   const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
   CHECK(positions.rows() == side * side + 1);
