@@ -143,6 +143,19 @@ TEST_CASE("the report has every derived number", "[models][describe]") {
   CHECK_FALSE(contains(describe(import_hugging_face(config("llama_3_8b"))), "by the base alone"));
 }
 
+TEST_CASE("frequencies that a factor below 1 raised are not called slowed", "[models][describe]") {
+  json config_of = config("qwen2_5_7b_yarn");
+  config_of["rope_scaling"]["factor"] = 0.5;
+  const auto yarn = import_hugging_face(config_of);
+  CHECK(pair_census_of(yarn.groups()[0]).smallest_divisor == testing::Approx(0.5));
+  CHECK(pair_census_of(yarn.groups()[0]).largest_divisor == 1);
+  CHECK(
+      contains(describe(yarn), "24 kept: 0 to 23; 40 changed (frequencies divided by 0.5 to 1): 24 to 63\n"));
+  config_of["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 0.5}};
+  CHECK(contains(describe(import_hugging_face(config_of)),
+                 "64 interpolated (frequencies divided by 0.5): 0 to 63\n"));
+}
+
 TEST_CASE("the report says how every layer attends, or that it is not known", "[models][describe]") {
   const auto windows = [](const rope::model_rope& model) {
     std::vector<std::string> lines;

@@ -50,6 +50,7 @@ struct pair_census {
   double largest_divisor = 1;             // original speed over speed, of the pairs that turn
   double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
   double longest_wavelength = 0;          // the same
+  double smallest_divisor = 1;            // as largest_divisor; below 1: a factor below 1 raised frequencies
 };
 
 /// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
@@ -65,6 +66,7 @@ Census pair_census_of(const layer_group& group) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
     const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
+    result.smallest_divisor = first ? divisor(i) : (std::min)(result.smallest_divisor, divisor(i));
     result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
     result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
     first = false;
@@ -102,8 +104,11 @@ std::string pairs_of(const Census& pairs, pair_change change, Index count, const
 
 template <class Census>
 std::string pairs_text(const Census& pairs) {
-  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
-                             digits(pairs.largest_divisor) + ")";
+  std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
+                       digits(pairs.largest_divisor) + ")";
+  if (pairs.smallest_divisor < 1 - 1e-6)
+    slowed = "(frequencies divided by " + digits(pairs.smallest_divisor) +
+             (pairs.interpolated > 0 ? "" : " to " + digits(pairs.largest_divisor)) + ")";
   std::string text;
   const auto add = [&](pair_change change, Index count, const std::string& what) {
     if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
