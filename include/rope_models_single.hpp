@@ -6723,8 +6723,8 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_DERIVE_HPP
 
-#ifndef ROPE_MODELS_DETAIL_GGUF_ASSUMPTIONS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_ASSUMPTIONS_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_READER_HPP
 #define ROPE_MODELS_DETAIL_GGUF_READER_HPP
@@ -6950,96 +6950,6 @@ constexpr bool may_slide(const gguf_record& r) {
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
 
-#ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-#define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// A model while it is imported.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The parts of a model_rope, which may not fit together before the last of them is there.
-struct model_draft : model_facts {
-  std::vector<layer_group> groups = {};
-  std::vector<std::string> layers = {};
-  std::vector<Index> layers_without_rope = {}, layers_not_known = {};
-  std::string instead_of_rope = {};
-  void warn_once(std::string text) {
-    if (!contains(warnings, text)) warnings.push_back(std::move(text));
-  }
-  const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& one : groups)
-      if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
-    return nullptr;
-  }
-  /// Throws:  as the constructor of model_rope; the draft is gone then
-  model_rope finished() && {
-    name_types_by_window();
-    return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
-                      {.types = std::move(layers),
-                       .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known),
-                       .instead_of_rope = std::move(instead_of_rope)});
-  }
- private:
-  /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
-  /// them apart.
-  void name_types_by_window() {
-    const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
-    if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
-      return;
-    for (const Index window : windows)
-      layers.emplace_back(window == 0                   ? "full_attention"
-                          : window == window_of_sliding ? "sliding_attention"
-                                                        : "not_known");
-  }
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// What a GGUF file leaves to llama.cpp and says nothing of.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Names what llama.cpp takes for keys that are absent, where it was used. All channels of a head and YaRN's
-/// own bounds are common to all architectures, and not named.
-///
-/// \param sliding  as gguf_sliding_layers returns it
-/// \param model    with its groups
-template <class L>
-void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
-                  model_draft& model) {
-  const auto has = [&](const char* name) {
-    return reader.number(name, range::any_number) || reader.numbers(name, range::any_number);
-  };
-  const auto name = [&](const char* key, const std::string& what) {
-    if (!has(key))
-      model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
-  };
-  const bool by_layer = has("rope.freq_base_per_layer");
-  if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
-  const layer_group* slides = model.group("sliding_attention");
-  if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
-    name("rope.freq_base_swa", "10000");
-  if (record.default_window > 0 &&
-      std::any_of(model.windows.begin(), model.windows.end(), [](Index window) { return window != 0; }))
-    name("attention.sliding_window", std::to_string(record.default_window));
-  if (record.period > 0 && !sliding.empty())
-    name("attention.sliding_window_pattern", std::string("that the ") +
-                                                 (record.full_first ? "first" : "last") + " of every " +
-                                                 std::to_string(record.period) + " layers attends fully");
-  if (record.attends_every > 0 && !has("attention.recurrent_layers") && !model.layers_without_rope.empty())
-    name("full_attention_interval", std::to_string(record.attends_every));
-  if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
-  if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_ASSUMPTIONS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
-
 #ifndef ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 #define ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 /// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
@@ -7094,6 +7004,53 @@ class group_allowance {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
+
+#ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
+#define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
+/// A model while it is imported.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The parts of a model_rope, which may not fit together before the last of them is there.
+struct model_draft : model_facts {
+  std::vector<layer_group> groups = {};
+  std::vector<std::string> layers = {};
+  std::vector<Index> layers_without_rope = {}, layers_not_known = {};
+  std::string instead_of_rope = {};
+  void warn_once(std::string text) {
+    if (!contains(warnings, text)) warnings.push_back(std::move(text));
+  }
+  const layer_group* group(std::string_view layer_type) const {
+    for (const layer_group& one : groups)
+      if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
+    return nullptr;
+  }
+  /// Throws:  as the constructor of model_rope; the draft is gone then
+  model_rope finished() && {
+    name_types_by_window();
+    return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
+                      {.types = std::move(layers),
+                       .without_rope = std::move(layers_without_rope),
+                       .not_known = std::move(layers_not_known),
+                       .instead_of_rope = std::move(instead_of_rope)});
+  }
+ private:
+  /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
+  /// them apart.
+  void name_types_by_window() {
+    const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
+    if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
+      return;
+    for (const Index window : windows)
+      layers.emplace_back(window == 0                   ? "full_attention"
+                          : window == window_of_sliding ? "sliding_attention"
+                                                        : "not_known");
+  }
+};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
 /// an architecture. Source: llama.cpp, load_hparams of each architecture.
 namespace rope {
@@ -7378,275 +7335,6 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_QUERY_SCALING_HPP
-#define ROPE_MODELS_DETAIL_GGUF_QUERY_SCALING_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-#define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGML_SCALING_HPP
-#define ROPE_MODELS_DETAIL_GGML_SCALING_HPP
-/// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
-struct weighted_yarn {
-  yarn_scaling yarn;
-  double ext_factor;
-  void apply(schedule& axis) const {
-    const number_array<long double> original = axis.inv_freq;
-    yarn.apply(axis);
-    if (equal(ext_factor, 1)) return;
-    for (Index i = 0; i < original.size(); ++i) {
-      const long double linear = original(i) / widened(yarn.factor);
-      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * widened(ext_factor);
-    }
-  }
-};
-void record(auto& numbers, const weighted_yarn& rule, const schedule& original) {
-  record(numbers, rule.yarn, original);
-  numbers.push_back({"ext_factor", rule.ext_factor});
-}
-/// Linear scaling in the manner of ggml: any positive factor, and a magnitude.
-struct magnified_linear {
-  double factor, magnitude;
-  void apply(schedule& axis) const {
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= widened(factor);
-    axis.attention_factor *= magnitude;
-  }
-};
-void record(auto& numbers, const magnified_linear& rule, const schedule&) {
-  if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
-}
-/// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
-/// turn (Gemma 4).
-struct ggml_pair_factors {
-  pair_factor_scaling divisors;
-  void apply(schedule& axis) const {
-    divisors.apply(axis);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
-  }
-};
-void record(auto&, const ggml_pair_factors&, const schedule&) {}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGML_SCALING_HPP
-/// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The layers that a schedule is for.
-struct gguf_layers {
-  Index rotary_dim;
-  double base;
-  bool unscaled;
-  double max_position;
-  log_multiplier multiplier;
-  yarn_keys yarn;
-  double beta_fast;
-  bool scores_grow;
-  bool unit_magnitude;  // m = 1, whatever the file says
-};
-/// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
-struct gguf_magnitude {
-  double m, log_multiplier;
-};
-/// \param factor  of YaRN
-template <class L>
-gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
-  const auto g = [&](double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1; };
-  double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-  if (layers.multiplier == log_multiplier::ignored) k = 0;
-  if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
-  const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
-  return {equal(k, 0) ? g(1) : g(above) / g(k), k};
-}
-/// The divisors of a file for the layers that do not slide, and the tensor they come from.
-struct gguf_pair_factors {
-  const char* tensor = nullptr;  // null: the file has none
-  std::vector<double> list = {};
-  /// Those of the first pairs; what is left over has no pair.
-  template <class L>
-  ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
-    if (static_cast<Index>(list.size()) < pairs)
-      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                                std::to_string(list.size()));
-    return {{{list.begin(), list.begin() + pairs}}};
-  }
-};
-/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
-template <class L>
-double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
-  return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
-}
-/// rope_freqs if the file has it, else the list of long or short factors.
-template <class L>
-gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
-  const char* by_length = length > original_max_position_of(reader, max_position)
-                              ? "rope_factors_long.weight"
-                              : "rope_factors_short.weight";
-  for (const char* tensor : {"rope_freqs.weight", by_length})
-    if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
-      return {tensor, *std::move(factors)};
-  return {};
-}
-/// What the scaling keys say to the layers of one schedule.
-struct gguf_scaling {
-  double factor, attn_factor, ext_factor, original_max_position;
-};
-template <class L>
-gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
-  const std::string type = reader.text("rope.scaling.type", "linear");
-  if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type +
-                                                       "; for another rule see <rope/frequencies.hpp>");
-  auto factor = reader.number("rope.scaling.factor", range::not_negative);
-  if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
-  const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
-  const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
-             weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
-  const bool read = layers.yarn == yarn_keys::all;
-  const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
-                             (read ? magnitude.value_or(1) : 1);
-  double ext_factor = read ? weight.value_or(-1) : -1;
-  if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
-  return {.factor = scaled ? *factor : 1,
-          .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
-          .ext_factor = layers.unscaled ? 0 : ext_factor,
-          .original_max_position = original_max_position_of(reader, layers.max_position)};
-}
-/// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
-/// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
-/// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
-/// llama.cpp runs it.
-///
-/// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
-template <class L>
-double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
-  if (!layers.scores_grow) return 1;
-  const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
-  const double log_factor = std::log(scaling.factor);
-  const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
-  const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
-  return checked(growth * growth, range::positive, "import_gguf",
-                 "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
-}
-/// derive(), with the divisors of the file behind the rule.
-///
-/// \param factors  null: the file has none
-template <class Rule>
-derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
-                    const ggml_pair_factors* factors) {
-  if (factors == nullptr) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
-  const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
-  return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
-}
-template <class L>
-derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const ggml_pair_factors* factors) {
-  if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
-  weighted_yarn rule{
-      .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
-      .ext_factor = scaling.ext_factor};
-  yarn_scaling& yarn = rule.yarn;
-  const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
-             slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
-  yarn.beta_fast = layers.beta_fast;
-  if (layers.yarn != yarn_keys::none) {
-    yarn.beta_fast = fast.value_or(yarn.beta_fast);
-    yarn.beta_slow = slow.value_or(yarn.beta_slow);
-  }
-  yarn.attention_factor =
-      layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
-  return derive_with("yarn", layers, rule, factors);
-}
-/// What q . k is multiplied by before the softmax, beside `multiplier`.
-///
-/// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
-template <class L>
-double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
-                     double multiplier) {
-  if (record.scale == gguf_scale::one) return 1;
-  if (record.scale == gguf_scale::output_key)
-    return reader.number("attention.output_scale", range::positive).value_or(1 / std::sqrt(128.0));
-  if (record.scale == gguf_scale::of_key)
-    if (const auto given = reader.number("attention.scale", range::positive)) return *given;
-  double width = static_cast<double>(head_dim);
-  if (record.wide_layers > 0 && record.wide_layers == layers)
-    width = reader.required_number("embedding_length", range::count) /
-            reader.required_number("attention.head_count", range::count);
-  return multiplier / std::sqrt(width);
-}
-/// The bound of the scores; 0: none.
-template <class L>
-double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
-  if (equal(record.softcap, 0)) return 0;
-  return reader.number("attn_logit_softcapping", range::positive).value_or(record.softcap);
-}
-template <class L>
-derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
-                    const gguf_pair_factors& given_factors) {
-  const gguf_scaling scaling = read_scaling(reader, layers);
-  ggml_pair_factors of_pairs;
-  const ggml_pair_factors* factors = nullptr;
-  if (given_factors.tensor != nullptr && !layers.unscaled) {
-    of_pairs = given_factors.of_pairs(reader, layers.rotary_dim / 2);
-    factors = &of_pairs;
-  }
-  const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
-  derived result = equal(scaling.ext_factor, 0)
-                       ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
-                       : derive_gguf_yarn(reader, layers, scaling, factors);
-  result.softmax_multiplier = score_growth(reader, layers, scaling);
-  return result;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-/// What the layers of a GGUF model multiply their queries by.
-///
-/// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// \param model  whose max_position is known
-template <class L>
-void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_draft& model) {
-  constexpr const char *scale_key = "attention.temperature_scale",
-                       *length_key = "attention.temperature_length";
-  const auto scale = reader.number(scale_key, range::not_negative),
-             length = reader.number(length_key, range::positive);
-  const auto unused = [&](const char* key) {
-    model.warnings.push_back(reader.key(key) + " is not used");
-    if (record.architecture.empty()) model.scaled = scaled_queries::not_known;
-  };
-  const bool of_length = record.temperature == gguf_temperature::of_length,
-             of_context = record.temperature == gguf_temperature::of_context;
-  if (scale && !of_length && !of_context) unused(scale_key);
-  if (length && !of_length) unused(length_key);
-  if (record.temperature == gguf_temperature::fixed) {
-    // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
-    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
-    model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
-    model.query_rule.rule = llama4_query_scaling{};
-    return;
-  }
-  if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
-  const double floor = of_length ? reader.required_number(length_key, range::positive)
-                                 : original_max_position_of(reader, model.max_position);
-  if (equal(floor, 0)) reader.required_number("context_length", range::positive);
-  model.scaled = scaled_queries::every_layer;
-  model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_QUERY_SCALING_HPP
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
@@ -8392,6 +8080,233 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 
+#ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+#define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+
+#ifndef ROPE_MODELS_DETAIL_GGML_SCALING_HPP
+#define ROPE_MODELS_DETAIL_GGML_SCALING_HPP
+/// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
+struct weighted_yarn {
+  yarn_scaling yarn;
+  double ext_factor;
+  void apply(schedule& axis) const {
+    const number_array<long double> original = axis.inv_freq;
+    yarn.apply(axis);
+    if (equal(ext_factor, 1)) return;
+    for (Index i = 0; i < original.size(); ++i) {
+      const long double linear = original(i) / widened(yarn.factor);
+      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * widened(ext_factor);
+    }
+  }
+};
+void record(auto& numbers, const weighted_yarn& rule, const schedule& original) {
+  record(numbers, rule.yarn, original);
+  numbers.push_back({"ext_factor", rule.ext_factor});
+}
+/// Linear scaling in the manner of ggml: any positive factor, and a magnitude.
+struct magnified_linear {
+  double factor, magnitude;
+  void apply(schedule& axis) const {
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= widened(factor);
+    axis.attention_factor *= magnitude;
+  }
+};
+void record(auto& numbers, const magnified_linear& rule, const schedule&) {
+  if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
+}
+/// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
+/// turn (Gemma 4).
+struct ggml_pair_factors {
+  pair_factor_scaling divisors;
+  void apply(schedule& axis) const {
+    divisors.apply(axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
+  }
+};
+void record(auto&, const ggml_pair_factors&, const schedule&) {}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_GGML_SCALING_HPP
+/// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The layers that a schedule is for.
+struct gguf_layers {
+  Index rotary_dim;
+  double base;
+  bool unscaled;
+  double max_position;
+  log_multiplier multiplier;
+  yarn_keys yarn;
+  double beta_fast;
+  bool scores_grow;
+  bool unit_magnitude;  // m = 1, whatever the file says
+};
+/// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
+struct gguf_magnitude {
+  double m, log_multiplier;
+};
+/// \param factor  of YaRN
+template <class L>
+gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
+  const auto g = [&](double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1; };
+  double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (layers.multiplier == log_multiplier::ignored) k = 0;
+  if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
+  const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
+  return {equal(k, 0) ? g(1) : g(above) / g(k), k};
+}
+/// The divisors of a file for the layers that do not slide, and the tensor they come from.
+struct gguf_pair_factors {
+  const char* tensor = nullptr;  // null: the file has none
+  std::vector<double> list = {};
+  /// Those of the first pairs; what is left over has no pair.
+  template <class L>
+  ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
+    if (static_cast<Index>(list.size()) < pairs)
+      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                                std::to_string(list.size()));
+    return {{{list.begin(), list.begin() + pairs}}};
+  }
+};
+/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
+template <class L>
+double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
+  return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
+}
+/// rope_freqs if the file has it, else the list of long or short factors.
+template <class L>
+gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
+  const char* by_length = length > original_max_position_of(reader, max_position)
+                              ? "rope_factors_long.weight"
+                              : "rope_factors_short.weight";
+  for (const char* tensor : {"rope_freqs.weight", by_length})
+    if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
+      return {tensor, *std::move(factors)};
+  return {};
+}
+/// What the scaling keys say to the layers of one schedule.
+struct gguf_scaling {
+  double factor, attn_factor, ext_factor, original_max_position;
+};
+template <class L>
+gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
+  const std::string type = reader.text("rope.scaling.type", "linear");
+  if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
+    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type +
+                                                       "; for another rule see <rope/frequencies.hpp>");
+  auto factor = reader.number("rope.scaling.factor", range::not_negative);
+  if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
+  const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
+  const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
+             weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
+  const bool read = layers.yarn == yarn_keys::all;
+  const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
+                             (read ? magnitude.value_or(1) : 1);
+  double ext_factor = read ? weight.value_or(-1) : -1;
+  if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
+  return {.factor = scaled ? *factor : 1,
+          .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
+          .ext_factor = layers.unscaled ? 0 : ext_factor,
+          .original_max_position = original_max_position_of(reader, layers.max_position)};
+}
+/// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
+/// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
+/// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
+/// llama.cpp runs it.
+///
+/// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+template <class L>
+double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
+  if (!layers.scores_grow) return 1;
+  const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
+  const double log_factor = std::log(scaling.factor);
+  const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
+  const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
+  return checked(growth * growth, range::positive, "import_gguf",
+                 "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
+}
+/// derive(), with the divisors of the file behind the rule.
+///
+/// \param factors  null: the file has none
+template <class Rule>
+derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
+                    const ggml_pair_factors* factors) {
+  if (factors == nullptr) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
+  const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
+  return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
+}
+template <class L>
+derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
+                         const ggml_pair_factors* factors) {
+  if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
+  weighted_yarn rule{
+      .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
+      .ext_factor = scaling.ext_factor};
+  yarn_scaling& yarn = rule.yarn;
+  const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
+             slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
+  yarn.beta_fast = layers.beta_fast;
+  if (layers.yarn != yarn_keys::none) {
+    yarn.beta_fast = fast.value_or(yarn.beta_fast);
+    yarn.beta_slow = slow.value_or(yarn.beta_slow);
+  }
+  yarn.attention_factor =
+      layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
+  return derive_with("yarn", layers, rule, factors);
+}
+/// What q . k is multiplied by before the softmax, beside `multiplier`.
+///
+/// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
+template <class L>
+double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
+                     double multiplier) {
+  if (record.scale == gguf_scale::one) return 1;
+  if (record.scale == gguf_scale::output_key)
+    return reader.number("attention.output_scale", range::positive).value_or(1 / std::sqrt(128.0));
+  if (record.scale == gguf_scale::of_key)
+    if (const auto given = reader.number("attention.scale", range::positive)) return *given;
+  double width = static_cast<double>(head_dim);
+  if (record.wide_layers > 0 && record.wide_layers == layers)
+    width = reader.required_number("embedding_length", range::count) /
+            reader.required_number("attention.head_count", range::count);
+  return multiplier / std::sqrt(width);
+}
+/// The bound of the scores; 0: none.
+template <class L>
+double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
+  if (equal(record.softcap, 0)) return 0;
+  return reader.number("attn_logit_softcapping", range::positive).value_or(record.softcap);
+}
+template <class L>
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
+                    const gguf_pair_factors& given_factors) {
+  const gguf_scaling scaling = read_scaling(reader, layers);
+  ggml_pair_factors of_pairs;
+  const ggml_pair_factors* factors = nullptr;
+  if (given_factors.tensor != nullptr && !layers.unscaled) {
+    of_pairs = given_factors.of_pairs(reader, layers.rotary_dim / 2);
+    factors = &of_pairs;
+  }
+  const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
+  derived result = equal(scaling.ext_factor, 0)
+                       ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
+                       : derive_gguf_yarn(reader, layers, scaling, factors);
+  result.softmax_multiplier = score_growth(reader, layers, scaling);
+  return result;
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+
 #ifndef ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
 /// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
@@ -8460,10 +8375,42 @@ struct gguf_shape {
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
-/// The keys of a GGUF file that llama.cpp does not read for an architecture.
+/// The keys of a GGUF file that llama.cpp does not read for an architecture, and those that are absent.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// Names what llama.cpp takes for keys that are absent, where it was used. All channels of a head and YaRN's
+/// own bounds are common to all architectures, and not named.
+///
+/// \param sliding  as gguf_sliding_layers returns it
+/// \param model    with its groups
+template <class L>
+void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
+                  model_draft& model) {
+  const auto has = [&](const char* name) {
+    return reader.number(name, range::any_number) || reader.numbers(name, range::any_number);
+  };
+  const auto name = [&](const char* key, const std::string& what) {
+    if (!has(key))
+      model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
+  };
+  const bool by_layer = has("rope.freq_base_per_layer");
+  if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
+  const layer_group* slides = model.group("sliding_attention");
+  if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
+    name("rope.freq_base_swa", "10000");
+  if (record.default_window > 0 &&
+      std::any_of(model.windows.begin(), model.windows.end(), [](Index window) { return window != 0; }))
+    name("attention.sliding_window", std::to_string(record.default_window));
+  if (record.period > 0 && !sliding.empty())
+    name("attention.sliding_window_pattern", std::string("that the ") +
+                                                 (record.full_first ? "first" : "last") + " of every " +
+                                                 std::to_string(record.period) + " layers attends fully");
+  if (record.attends_every > 0 && !has("attention.recurrent_layers") && !model.layers_without_rope.empty())
+    name("full_attention_interval", std::to_string(record.attends_every));
+  if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
+  if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
+}
 /// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
 /// from those that it uses.
 ///
@@ -8529,9 +8476,6 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
 
-#ifndef ROPE_MODELS_DETAIL_GGUF_WITHOUT_ROPE_HPP
-#define ROPE_MODELS_DETAIL_GGUF_WITHOUT_ROPE_HPP
-
 #ifndef ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
 #define ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
 /// That no layer of a model rotates, and how that is known.
@@ -8551,10 +8495,44 @@ struct unrotated_model {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
-/// Which GGUF files are of models of which no layer rotates.
+/// Puts the description of a model together from the metadata of its GGUF file.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// What the layers of a GGUF model multiply their queries by.
+///
+/// \param model  whose max_position is known
+///
+/// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
+template <class L>
+void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_draft& model) {
+  constexpr const char *scale_key = "attention.temperature_scale",
+                       *length_key = "attention.temperature_length";
+  const auto scale = reader.number(scale_key, range::not_negative),
+             length = reader.number(length_key, range::positive);
+  const auto unused = [&](const char* key) {
+    model.warnings.push_back(reader.key(key) + " is not used");
+    if (record.architecture.empty()) model.scaled = scaled_queries::not_known;
+  };
+  const bool of_length = record.temperature == gguf_temperature::of_length,
+             of_context = record.temperature == gguf_temperature::of_context;
+  if (scale && !of_length && !of_context) unused(scale_key);
+  if (length && !of_length) unused(length_key);
+  if (record.temperature == gguf_temperature::fixed) {
+    // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
+    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
+    model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
+    model.query_rule.rule = llama4_query_scaling{};
+    return;
+  }
+  if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
+  const double floor = of_length ? reader.required_number(length_key, range::positive)
+                                 : original_max_position_of(reader, model.max_position);
+  if (equal(floor, 0)) reader.required_number("context_length", range::positive);
+  model.scaled = scaled_queries::every_layer;
+  model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
+}
+/// Whether no layer of a GGUF model rotates, and how that is known.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
@@ -8572,14 +8550,6 @@ unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_reco
             "is false, which tells " + architecture + " that no layer turns"};
   return {};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_WITHOUT_ROPE_HPP
-/// Puts the description of a model together from the metadata of its GGUF file.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 template <class L>
 class gguf_importer {
  public:

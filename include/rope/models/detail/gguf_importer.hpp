@@ -13,21 +13,19 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/derive.hpp>
-#include <rope/models/detail/gguf_assumptions.hpp>
 #include <rope/models/detail/gguf_layers.hpp>
-#include <rope/models/detail/gguf_query_scaling.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/gguf_schedule.hpp>
 #include <rope/models/detail/gguf_shape.hpp>
 #include <rope/models/detail/gguf_unread_keys.hpp>
-#include <rope/models/detail/gguf_without_rope.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/detail/unrotated_model.hpp>
+#include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Puts the description of a model together from the metadata of its GGUF file.
@@ -35,6 +33,59 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// What the layers of a GGUF model multiply their queries by.
+///
+/// \param model  whose max_position is known
+///
+/// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
+template <class L>
+void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_draft& model) {
+  constexpr const char *scale_key = "attention.temperature_scale",
+                       *length_key = "attention.temperature_length";
+  const auto scale = reader.number(scale_key, range::not_negative),
+             length = reader.number(length_key, range::positive);
+  const auto unused = [&](const char* key) {
+    model.warnings.push_back(reader.key(key) + " is not used");
+    if (record.architecture.empty()) model.scaled = scaled_queries::not_known;
+  };
+  const bool of_length = record.temperature == gguf_temperature::of_length,
+             of_context = record.temperature == gguf_temperature::of_context;
+  if (scale && !of_length && !of_context) unused(scale_key);
+  if (length && !of_length) unused(length_key);
+  if (record.temperature == gguf_temperature::fixed) {
+    // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
+    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
+    model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
+    model.query_rule.rule = llama4_query_scaling{};
+    return;
+  }
+  if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
+  const double floor = of_length ? reader.required_number(length_key, range::positive)
+                                 : original_max_position_of(reader, model.max_position);
+  if (equal(floor, 0)) reader.required_number("context_length", range::positive);
+  model.scaled = scaled_queries::every_layer;
+  model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
+}
+
+/// Whether no layer of a GGUF model rotates, and how that is known.
+template <class L>
+unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
+  const std::string &architecture = reader.architecture(),
+                    bare = "is one without rotary embeddings, got " + architecture;
+  if (!record.instead.empty())
+    return {std::string(record.instead), "general.architecture",
+            bare + ", which has " + std::string(record.instead)};
+  const auto layers = reader.number("block_count", range::layers);
+  if (record.alibi_layers > 0 && layers == static_cast<double>(record.alibi_layers))
+    return {"ALiBi biases", "general.architecture",
+            bare + " of " + std::to_string(record.alibi_layers) + " layers, which has ALiBi biases"};
+  const auto finetuned = reader.number("rope.scaling.finetuned", range::zero_or_one);
+  if (record.finetuned && finetuned == 0.0)
+    return {"no positions", reader.key("rope.scaling.finetuned"),
+            "is false, which tells " + architecture + " that no layer turns"};
+  return {};
+}
 
 template <class L>
 class gguf_importer {
