@@ -7726,11 +7726,13 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
-  if (r.all_slide && (r.period > 0 || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
-                      !r.full_rotate || r.sliding != sliding_rule::same))
+  if (r.all_slide &&
+      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
+       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
     return "all_slide is of layers that slide and rotate alike";
-  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.window_varies || r.default_window > 0 ||
-       r.fixed_window > 0 || r.window != window_kind::back || !r.full_rotate) &&
+  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
+  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
+       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
     return "where no layer slides there is no window to tell about";
   if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
@@ -8449,7 +8451,7 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
     has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
   } else {
     if (record.window_varies && model.sliding_window > 0)
-      say("attention.sliding_window", " is not read by every version of llama.cpp; it is used here");
+      say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
     note("rope.freq_base_swa", base,
          record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
              record.sliding != sliding_rule::bare && !record.compressed);

@@ -144,7 +144,7 @@ TEST_CASE("every layer of LFM2 that attends slides, by the base of the file", "[
     REQUIRE(model.groups().size() == 1);
     CHECK(model.groups()[0].base == 1e6);
     CHECK(has_warning(model.warnings, "rope.freq_base_swa is not read"));
-    CHECK(has_warning(model.warnings, "sliding_window is not read by every version") ==
+    CHECK(has_warning(model.warnings, "sliding_window: not every version of llama.cpp slides by it") ==
           (name == std::string("lfm2moe")));
     CHECK(model.attention_of_group("").window == 64);
     keys[".attention.head_count_kv"] = 2;

@@ -93,7 +93,7 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
     has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
   } else {
     if (record.window_varies && model.sliding_window > 0)
-      say("attention.sliding_window", " is not read by every version of llama.cpp; it is used here");
+      say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
     note("rope.freq_base_swa", base,
          record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
              record.sliding != sliding_rule::bare && !record.compressed);

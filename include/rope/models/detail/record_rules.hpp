@@ -129,11 +129,13 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
-  if (r.all_slide && (r.period > 0 || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
-                      !r.full_rotate || r.sliding != sliding_rule::same))
+  if (r.all_slide &&
+      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
+       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
     return "all_slide is of layers that slide and rotate alike";
-  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.window_varies || r.default_window > 0 ||
-       r.fixed_window > 0 || r.window != window_kind::back || !r.full_rotate) &&
+  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
+  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
+       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
     return "where no layer slides there is no window to tell about";
   if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
