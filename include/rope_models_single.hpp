@@ -7754,8 +7754,9 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
     return "where no layer slides without a window in the file there is no default for it";
   if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
     return "full_first is of a number for a pattern";
-  if (r.compressed && (r.period > 0 || r.full_first || r.needs_window || r.needs_swa_base ||
-                       r.window != window_kind::back || r.sliding != sliding_rule::not_known))
+  if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
+                       r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
+                       r.sliding != sliding_rule::not_known))
     return "layers of compressed keys, and those that slide among them, have a list of their own";
   if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
                            r.sliding == sliding_rule::same))

@@ -244,6 +244,8 @@ TEST_CASE("a record of GGUF that no file can make visible breaks a rule", "[mode
       {{.architecture = "", .needs_window = true, .default_window = 1}, "where no layer slides"},
       {{.architecture = "", .full_first = true, .pattern = list}, "full_first is"},
       {{.architecture = "", .period = 1, .compressed = true}, compressed},
+      {{.architecture = "", .pattern = list, .compressed = true}, compressed},
+      {{.architecture = "", .full_rotate = false, .compressed = true}, compressed},
       {{.architecture = "", .full_first = true, .compressed = true}, compressed},
       {{.architecture = "", .needs_window = true, .compressed = true}, compressed},
       {{.architecture = "", .needs_swa_base = true, .compressed = true}, compressed},
