@@ -3219,10 +3219,12 @@ std::uint64_t layout_fingerprint(Index pairs) {
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
+#include <array>
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
+/// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
+/// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
 namespace rope {
 inline namespace ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
@@ -3333,7 +3335,8 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
                                           b, ", ", c, ", ", d, "]"));
 }
 }  // namespace detail
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+/// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
+/// The pointer of a column-major tensor (batch, tokens, heads, head_dim) is something else: give the tensor.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
 ///          counted as 1, exceed the address space
@@ -3342,7 +3345,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+/// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
 ///
 /// Throws:  as bshd
 template <class T>
@@ -3350,7 +3353,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+/// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
 ///
 /// Throws:  as bshd
 template <class T>
@@ -3358,7 +3361,8 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end; batch is 1.
+/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the tokens of many laid end to end;
+/// batch is 1.
 ///
 /// Throws:  as bshd
 template <class T>
@@ -3366,52 +3370,189 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// [batch, tokens, heads, head_dim] of an Eigen::Tensor or TensorMap of rank 4. The letters name the axes
-/// from slowest to fastest in memory, so a row-major tensor (B, S, H, D) and a column-major tensor (D, H, S,
-/// B) are both `bshd`.
+namespace detail {
+/// The letters of the indices of a tensor, as a template argument.
+template <std::size_t size>
+struct index_letters {
+  char letter[size] = {};  // the last one is '\0'
+  constexpr index_letters(const char (&text)[size]) {
+    for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
+  }
+};
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
+}
+/// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
+/// come here have stopped the compiler; an empty view spares the reader of that message a second one.
+template <index_letters letters, class X>
+auto view_of_tensor(const char* name, X& x) {
+  constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
+  if constexpr (tensor<X, rank>) {
+    using value = std::remove_pointer_t<decltype(x.data())>;
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index reach = 1;
+    for (const Index e : extents) {
+      if (e < 0) ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got ", e));
+      if (!product_fits({reach, (std::max)(e, Index{1})},
+                        (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
+        ROPE_THROW(std::length_error, message(name, ": the tensor must not exceed the address space"));
+      reach *= (std::max)(e, Index{1});
+    }
+    head_view<value> view = {x.data(), 1, 1, 1, 1, 1, 1, 1};
+    Index stride = 1, channel_stride = 1;
+    char before = 0;
+    for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
+      const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
+      const auto take = [&](Index& of_letter, Index& to_next) {
+        if (c != before) to_next = stride;
+        of_letter *= extents[static_cast<std::size_t>(i)];
+      };
+      if (c == 'b') take(view.batch, view.batch_stride);
+      if (c == 's') take(view.tokens, view.token_stride);
+      if (c == 'h') take(view.heads, view.head_stride);
+      if (c == 'd') take(view.head_dim, channel_stride);
+      stride *= extents[static_cast<std::size_t>(i)];
+      before = c;
+    }
+    return view;
+  } else {
+    return head_view<float>{};
+  }
+}
+/// The view of a matrix [batch * tokens, heads * head_dim] whose rows of heads are `row` elements apart.
+template <class T>
+head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
+                          Index row, const char* columns_name) {
+  if (heads <= 0 || columns % heads != 0)
+    ROPE_THROW(std::invalid_argument, message(name, ": heads must be positive and divide the ", columns, " ",
+                                              columns_name, " of the matrix, got ", heads));
+  if (batch <= 0 || rows % batch != 0)
+    ROPE_THROW(std::invalid_argument, message(name, ": batch must be positive and divide the ", rows,
+                                              " rows of the matrix, got ", batch));
+  const Index tokens = rows / batch, head_dim = columns / heads;
+  return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+}
+template <class X>
+using dense_type = std::remove_cvref_t<X>;
+/// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
+template <class X>
+concept dense = requires(const dense_type<X>& x) {
+  dense_of(x);
+};
+/// One in memory with an inner stride of 1. A vector is in the order of its type: a row is row-major.
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(dense_type<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(dense_type<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X>
+concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
+template <class X>
+concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+}  // namespace detail
+/// Defines the view of a tensor of `rank` indices named by the letters of the function. The tensor is of one
+/// storage order; the sentence for the `other` one says which function has the same indices reversed.
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed, matrix)       \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor,                                                                               \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, reshape or expression into one first; " matrix);    \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_tensor<#function>(#function, x);                                                \
+  }                                                                                                        \
+  static_assert(true)
+// [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
+// row-major ones with channels last, column-major ones with channels first.
+//
+// Requires:  the tensor outlives the view
+// Throws:    std::length_error as bshd of a pointer
+#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed, matrix) \
+  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed, matrix)
+#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed, matrix) \
+  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed, matrix)
+/// A row-major tensor (batch, tokens, heads, head_dim).
+ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb,
+                           "a row-major matrix is bshd(m, batch, heads)");
+/// A row-major tensor (batch, heads, tokens, head_dim).
+ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb,
+                           "a matrix is thd(m, heads) or bshd(m, batch, heads)");
+/// A row-major tensor (tokens, batch, heads, head_dim).
+ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs,
+                           "a matrix is thd(m, heads) or bshd(m, batch, heads)");
+/// A row-major tensor (tokens, heads, head_dim).
+ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht, "a row-major matrix is thd(m, heads)");
+/// A column-major tensor (head_dim, heads, tokens, batch).
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd,
+                              "a column-major matrix is dht(m, heads)");
+/// A column-major tensor (head_dim, tokens, heads, batch).
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd,
+                              "a column-major matrix is dht(m, heads)");
+/// A column-major tensor (head_dim, heads, batch, tokens).
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd,
+                              "a column-major matrix is dht(m, heads)");
+/// A column-major tensor (head_dim, heads, tokens).
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd,
+                              "a column-major matrix is dht(m, heads)");
+#undef ROPE_DETAIL_ROW_MAJOR_VIEW
+#undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
+#undef ROPE_DETAIL_TENSOR_VIEW
+#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                             \
+  static_assert(detail::row_major_matrix<Matrix>,                                                            \
+                name ": the matrix must be row-major in memory with an inner stride of 1, " shape            \
+                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "                  \
+                     "thd(m.transpose(), heads); evaluate an expression, a row of a column-major matrix or " \
+                     "a product into a row-major matrix first")
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map, Ref or Block of one, a row vector (one
+/// token), or the transpose of a column-major one.
 ///
-/// Throws:  std::length_error as bshd of a pointer
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
+/// Requires:  the matrix outlives the view
+/// Throws:    std::invalid_argument unless heads is positive and divides the columns
+template <detail::dense Matrix>
+auto thd(Matrix&& m, Index heads) {
+  ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
+  if constexpr (detail::row_major_matrix<Matrix>)
+    return detail::view_of_rows("thd", m.data(), 1, m.rows(), m.cols(), heads, m.outerStride(), "columns");
+  else
+    return head_view<float>{};
 }
-/// [batch, heads, tokens, head_dim] of such a tensor of rank 4.  Throws: as above
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-/// [tokens, batch, heads, head_dim] of such a tensor of rank 4.  Throws: as above
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-/// [tokens, heads, head_dim] of such a tensor of rank 3.  Throws: as above
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
+/// The same of [batch * tokens, heads * head_dim], sequence after sequence.
 ///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+/// Throws:  also std::invalid_argument unless batch is positive and divides the rows
+template <detail::dense Matrix>
+auto bshd(Matrix&& m, Index batch, Index heads) {
+  ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
+  if constexpr (detail::row_major_matrix<Matrix>)
+    return detail::view_of_rows("bshd", m.data(), batch, m.rows(), m.cols(), heads, m.outerStride(),
+                                "columns");
+  else
+    return head_view<float>{};
+}
+#undef ROPE_DETAIL_CHECK_ROW_MAJOR
+/// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
+/// Block of one, a column vector (one token), or the transpose of a row-major one.
+///
+/// Requires:  the matrix outlives the view
+/// Throws:    std::invalid_argument unless heads is positive and divides the rows
+template <detail::dense Matrix>
+auto dht(Matrix&& m, Index heads) {
+  static_assert(
+      detail::column_major_matrix<Matrix>,
+      "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
+      "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
+      "heads); evaluate an expression or a column of a row-major matrix first");
+  if constexpr (detail::column_major_matrix<Matrix>)
+    return detail::view_of_rows("dht", m.data(), 1, m.cols(), m.rows(), heads, m.outerStride(), "rows");
+  else
+    return head_view<float>{};
 }
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -4901,8 +5042,11 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
-#define ROPE_DETAIL_VIEW_SENTENCE(name) \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)"
+#define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
+  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
+       "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
+       "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
+       "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 /// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
@@ -18968,7 +19112,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
-#include <array>
 #include <optional>
 /// The frequencies that the arguments of ggml_rope_ext and ggml_rope_multi describe, without a model file.
 namespace rope {
@@ -21012,9 +21155,9 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 
 #ifndef ROPE_ROTATION_EXTRAS_HPP
 #define ROPE_ROTATION_EXTRAS_HPP
-/// The rest of rotation/: norms of heads with their rotation, PoPE, 8-bit heads, the Hadamard transform,
-/// weights from one layout to another, scaling of queries, a table per head, and gradients with respect to
-/// angles, frequencies, positions, table entries and xPos.
+/// The rest of rotation/: tensors of any rank and order, norms of heads with their rotation, PoPE, 8-bit
+/// heads, the Hadamard transform, weights from one layout to another, scaling of queries, a table per head,
+/// and gradients with respect to angles, frequencies, positions, table entries and xPos.
 
 #ifndef ROPE_ROTATION_ANGLE_GRADIENT_HPP
 #define ROPE_ROTATION_ANGLE_GRADIENT_HPP
@@ -21885,6 +22028,165 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_ROTATE_HEADS_HPP
+
+#ifndef ROPE_ROTATION_STAGED_HPP
+#define ROPE_ROTATION_STAGED_HPP
+/// Tensors of any rank and order of indices: views of those with channels as the fastest index, copies of
+/// others.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Whether letters are b, s, h and d, with an s and a d, and equal ones stand side by side.
+template <std::size_t size>
+constexpr bool name_a_view(const index_letters<size>& letters) {
+  bool has_tokens = false, has_channels = false;
+  for (std::size_t i = 0; i + 1 < size; ++i) {
+    const char c = letters.letter[i];
+    if (c != 'b' && c != 's' && c != 'h' && c != 'd') return false;
+    for (std::size_t j = 0; j + 1 < i; ++j)
+      if (letters.letter[j] == c && letters.letter[i - 1] != c) return false;
+    has_tokens = has_tokens || c == 's';
+    has_channels = has_channels || c == 'd';
+  }
+  return has_tokens && has_channels;
+}
+}  // namespace detail
+/// The view of an Eigen::Tensor or TensorMap of any rank and order of indices: a letter for each index, in
+/// the tensor's own order, b (batch), s or t (tokens), h (heads) or d (channels of a head).
+///
+///     view_as<"bsssd">(row_major_video);     // (batch, frames, height, width, channels)
+///     view_as<"dsssb">(column_major_video);  // (channels, width, height, frames, batch): the same tokens
+///
+/// Without h or b the view has one head or one sequence. Equal letters side by side are one axis, numbered in
+/// the order of memory, as `grid_positions({frames, height, width})` numbers tokens. Channels are the fastest
+/// index, the last of a row-major tensor and the first of a column-major one; `staged` copies other tensors.
+///
+/// Requires:  the tensor outlives the view. Letters are what you say: extents do not tell a (batch, heads,
+///            tokens, head_dim) tensor that is called "bshd"
+/// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
+template <detail::index_letters letters, class X>
+auto view_as(X&& x) {
+  static_assert(detail::name_a_view(letters),
+                "view_as: letters are b, s or t, h and d, one for each index of the tensor, with a d and an "
+                "s or t; equal letters stand side by side");
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  static_assert(detail::tensor<X, rank>,
+                "view_as: x is an Eigen::Tensor or TensorMap with as many indices as letters; evaluate a "
+                "slice, chip, reshape or expression into a tensor first");
+  if constexpr (detail::tensor<X, rank>)
+    static_assert(
+        letters.letter[detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 : 0] == 'd',
+        "view_as: channels must be the fastest index, the last letter for a row-major tensor and the "
+        "first for a column-major one; copy the tensor with staged<letters>(x)");
+  return detail::view_of_tensor<letters>("view_as", x);
+}
+/// A copy of an Eigen::Tensor or TensorMap in the order [batch, tokens, heads, head_dim], made by `staged`.
+///
+///     auto s = staged<"bshd">(x);  // x: column-major (batch, tokens, heads, head_dim)
+///     rotate<half_split>(s.view(), table);
+///     s.store(x);
+///
+/// \tparam letters  a letter for each index of the tensor, as of view_as, in any order
+/// \tparam T        the channel type
+template <detail::index_letters letters, class T>
+class staged_tensor {
+  static constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  using indices = std::array<Index, static_cast<std::size_t>(rank)>;
+ public:
+  /// Copies `x`.
+  template <class X>
+  explicit staged_tensor(const X& x) : extents_(extents_of(x)) {
+    // The order of the copy, from the fastest axis; equal letters are numbered in the memory order of x.
+    Index stride = 1;
+    Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
+    for (int axis = 0; axis < 4; ++axis)
+      for (int i = 0; i < rank; ++i) {
+        const auto index = fastest<X>(i);
+        if (letters.letter[index] != "dhsb"[axis]) continue;
+        strides_[index] = stride;
+        stride *= extents_[index];
+        *extents[axis] *= extents_[index];
+      }
+    numbers_.resize(stride);
+    for_each_number<X>([&](Index here, Index there) { numbers_.data()[here] = x.data()[there]; });
+  }
+  /// The copy, valid as long as this object.
+  head_view<T> view() { return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_); }
+  /// The same to read.
+  head_view<const T> view() const { return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_); }
+  /// Copies the numbers to a tensor with the extents of the first one, in any storage order.
+  ///
+  /// Throws:  std::invalid_argument if an extent differs; nothing is then written
+  template <class X>
+  void store(X&& x) const {
+    static_assert(detail::tensor<X, rank>,
+                  "staged: store(x) takes an Eigen::Tensor or TensorMap with as many indices as letters");
+    const indices extents = extents_of(x);
+    for (std::size_t i = 0; i < extents.size(); ++i)
+      if (extents[i] != extents_[i])
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("staged: store(x) takes the extents of the tensor that was copied, got ",
+                                   extents[i], " for ", extents_[i], " on index ", i));
+    for_each_number<X>([&](Index here, Index there) { x.data()[there] = numbers_.data()[here]; });
+  }
+ private:
+  /// Index number i of a tensor, counted from the fastest.
+  template <class X>
+  static constexpr std::size_t fastest(int i) {
+    return static_cast<std::size_t>(detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i);
+  }
+  template <class X>
+  static indices extents_of(const X& x) {
+    const indices slowest_first = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    indices extents;
+    for (int i = 0; i < rank; ++i)
+      extents[fastest<X>(i)] = slowest_first[static_cast<std::size_t>(rank - 1 - i)];
+    return extents;
+  }
+  /// Calls body(place in the copy, place in a tensor X) for every number.
+  template <class X, class Body>
+  void for_each_number(const Body& body) const {
+    indices at = {};
+    Index here = 0;
+    for (Index there = 0; there < numbers_.size(); ++there) {
+      body(here, there);
+      for (int i = 0; i < rank; ++i) {
+        const auto index = fastest<X>(i);
+        here += strides_[index];
+        if (++at[index] < extents_[index]) break;
+        here -= strides_[index] * extents_[index];
+        at[index] = 0;
+      }
+    }
+  }
+  indices extents_, strides_ = {};  // of the indices of the tensor, in its own order
+  Index batch_ = 1, tokens_ = 1, heads_ = 1, head_dim_ = 1;
+  number_array<T> numbers_;
+};
+/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory of the library, where
+/// channels are contiguous. `.view()` is the copy, `.store(x)` copies it back.
+///
+///     auto s = staged<"bhds">(x);  // channels between heads and tokens
+///
+/// Throws:  std::length_error if the numbers exceed the address space
+/// Cost:    one allocation and one copy of the tensor, and another copy for store(), both in strides: more
+///          than a rotation. A tensor that is rotated often is better declared with channels as the fastest
+///          index
+template <detail::index_letters letters, class X>
+auto staged(X&& x) {
+  static_assert(detail::name_a_view(letters),
+                "staged: letters are b, s or t, h and d, one for each index of the tensor, with a d and an s "
+                "or t; equal letters stand side by side");
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  static_assert(detail::tensor<X, rank>,
+                "staged: x is an Eigen::Tensor or TensorMap with as many indices as letters; evaluate a "
+                "slice, chip, reshape or expression into a tensor first");
+  if constexpr (detail::tensor<X, rank>)
+    return staged_tensor<letters, std::remove_cvref_t<decltype(*x.data())>>(x);
+}
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ROTATION_STAGED_HPP
 
 #ifndef ROPE_ROTATION_XPOS_GRADIENT_HPP
 #define ROPE_ROTATION_XPOS_GRADIENT_HPP

@@ -2,9 +2,9 @@
 #ifndef ROPE_ROTATION_EXTRAS_HPP
 #define ROPE_ROTATION_EXTRAS_HPP
 
-/// The rest of rotation/: norms of heads with their rotation, PoPE, 8-bit heads, the Hadamard transform,
-/// weights from one layout to another, scaling of queries, a table per head, and gradients with respect to
-/// angles, frequencies, positions, table entries and xPos.
+/// The rest of rotation/: tensors of any rank and order, norms of heads with their rotation, PoPE, 8-bit
+/// heads, the Hadamard transform, weights from one layout to another, scaling of queries, a table per head,
+/// and gradients with respect to angles, frequencies, positions, table entries and xPos.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
@@ -19,6 +19,7 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate_heads.hpp>
+#include <rope/rotation/staged.hpp>
 #include <rope/rotation/xpos_gradient.hpp>
 
 #endif  // ROPE_ROTATION_EXTRAS_HPP

@@ -132,7 +132,6 @@ TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other", 
   operands x = random_operands<float>(generator, {1, 5, 9, 4, 2, 8, 6});
   const tensor expected = attention<float>(x, {});
 
-  // Column-major, so the axes are named from the last to the first.
   const auto tensor_of = [](const tensor& from) {
     Eigen::Tensor<float, 4> to(from.dim, from.heads, from.tokens, from.batch);
     for_each_element(
@@ -141,7 +140,7 @@ TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other", 
   };
   const Eigen::Tensor<float, 4> q = tensor_of(x.q), k = tensor_of(x.k), v = tensor_of(x.v);
   Eigen::Tensor<float, 4> out = tensor_of(tensor(1, 5, 4, 6, unwritten));
-  rope::attention(rope::bshd(q), rope::bshd(k), rope::bshd(v), rope::bshd(out));
+  rope::attention(rope::dhsb(q), rope::dhsb(k), rope::dhsb(v), rope::dhsb(out));
   CHECK(same_bits(std::vector<float>(out.data(), out.data() + out.size()), stored<float>(expected)));
 
   std::fill_n(out.data(), out.size(), float(unwritten));

@@ -10,6 +10,6 @@ void test(rope::kv_cache<float>& cache, Eigen::Tensor<float, 4>& k, Eigen::Tenso
 #ifdef SHOULD_FAIL
   cache.append<rope::half_split>(k, v, table);
 #else
-  cache.append<rope::half_split>(rope::bshd(k), rope::bshd(v), table);
+  cache.append<rope::half_split>(rope::dhsb(k), rope::dhsb(v), table);
 #endif
 }

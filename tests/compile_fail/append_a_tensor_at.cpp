@@ -9,6 +9,6 @@ void test(rope::kv_cache<float>& cache, rope::head_view<float> k, Eigen::Tensor<
 #ifdef SHOULD_FAIL
   cache.append_at(k, v, 3);
 #else
-  cache.append_at(k, rope::bshd(v), 3);
+  cache.append_at(k, rope::dhsb(v), 3);
 #endif
 }

@@ -9,6 +9,6 @@ void test(rope::ring_cache<float>& cache, Eigen::Tensor<float, 4>& k, Eigen::Ten
 #ifdef SHOULD_FAIL
   cache.append(k, v);
 #else
-  cache.append(rope::bshd(k), rope::bshd(v));
+  cache.append(rope::dhsb(k), rope::dhsb(v));
 #endif
 }

@@ -6,8 +6,8 @@
 
 void test(Eigen::Tensor<float, 4>& q, Eigen::Tensor<float, 4>& k, Eigen::Tensor<float, 4>& out) {
 #ifdef SHOULD_FAIL
-  rope::attention(rope::bshd(q), k, k, rope::bshd(out));
+  rope::attention(rope::dhsb(q), k, k, rope::dhsb(out));
 #else
-  rope::attention(rope::bshd(q), rope::bshd(k), rope::bshd(k), rope::bshd(out));
+  rope::attention(rope::dhsb(q), rope::dhsb(k), rope::dhsb(k), rope::dhsb(out));
 #endif
 }

@@ -6,8 +6,8 @@
 
 void test(Eigen::Tensor<float, 4>& q, const rope::kv_cache<float>& cache, Eigen::Tensor<float, 4>& out) {
 #ifdef SHOULD_FAIL
-  rope::attention(rope::bshd(q), cache, out);
+  rope::attention(rope::dhsb(q), cache, out);
 #else
-  rope::attention(rope::bshd(q), cache, rope::bshd(out));
+  rope::attention(rope::dhsb(q), cache, rope::dhsb(out));
 #endif
 }

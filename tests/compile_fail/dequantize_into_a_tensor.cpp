@@ -11,6 +11,6 @@ void test(rope::quantized_view<std::int8_t> x, Eigen::Tensor<float, 4>& out) {
 #ifdef SHOULD_FAIL
   rope::dequantize(x, out);
 #else
-  rope::dequantize(x, rope::bshd(out));
+  rope::dequantize(x, rope::dhsb(out));
 #endif
 }

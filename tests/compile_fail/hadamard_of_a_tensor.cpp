@@ -9,6 +9,6 @@ void test(Eigen::Tensor<float, 4>& x) {
 #ifdef SHOULD_FAIL
   rope::hadamard_transform(x);
 #else
-  rope::hadamard_transform(rope::bshd(x));
+  rope::hadamard_transform(rope::dhsb(x));
 #endif
 }

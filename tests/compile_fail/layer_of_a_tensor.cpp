@@ -10,6 +10,6 @@ void test(const rope::model_tables<float>& tables, rope::head_view<float> q, Eig
 #ifdef SHOULD_FAIL
   rope::rotate_layer(tables, 0, q, k, 3);
 #else
-  rope::rotate_layer(tables, 0, q, rope::bshd(k), 3);
+  rope::rotate_layer(tables, 0, q, rope::dhsb(k), 3);
 #endif
 }

@@ -11,6 +11,6 @@ void test(rope::head_view<float> a, Eigen::Tensor<float, 4>& b, std::span<double
 #ifdef SHOULD_FAIL
   rope::merge_attention(a, sums, b, sums);
 #else
-  rope::merge_attention(a, sums, rope::bshd(b), sums);
+  rope::merge_attention(a, sums, rope::dhsb(b), sums);
 #endif
 }

@@ -11,6 +11,6 @@ void test(Eigen::Tensor<float, 4>& x, rope::quantized_view<std::int8_t> out) {
 #ifdef SHOULD_FAIL
   rope::quantize(x, out);
 #else
-  rope::quantize(rope::bshd(x), out);
+  rope::quantize(rope::dhsb(x), out);
 #endif
 }

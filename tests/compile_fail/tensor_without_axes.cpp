@@ -8,6 +8,6 @@ void test(Eigen::Tensor<float, 4>& x, const rope::frequency_table<float>& table)
 #ifdef SHOULD_FAIL
   rope::rotate<rope::half_split>(x, table);
 #else
-  rope::rotate<rope::half_split>(rope::bshd(x), table);
+  rope::rotate<rope::half_split>(rope::dhsb(x), table);
 #endif
 }

@@ -9,6 +9,6 @@ void test(rope::page_view<float>& pages, Eigen::Tensor<float, 4>& k, Eigen::Tens
 #ifdef SHOULD_FAIL
   rope::write_pages(k, v, pages);
 #else
-  rope::write_pages(rope::bshd(k), rope::bshd(v), pages);
+  rope::write_pages(rope::dhsb(k), rope::dhsb(v), pages);
 #endif
 }

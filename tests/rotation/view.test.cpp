@@ -85,15 +85,15 @@ TEST_CASE("a row-major tensor is seen in the order of its dimensions", "[rotatio
       rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(s, h, d); }, 1));
 }
 
-TEST_CASE("a column-major tensor is seen in the reverse order of its dimensions", "[rotation]") {
+TEST_CASE("a column-major tensor is named by its own order, the fastest index first", "[rotation]") {
   using tensor = Eigen::Tensor<double, 4>;
   tensor x(D, H, S, B), y(D, S, H, B), z(D, H, B, S);
   Eigen::Tensor<double, 3> w(D, H, S);
-  CHECK(is_at(rope::bshd(x), [&](Index b, Index s, Index h, Index d) { return &x(d, h, s, b); }));
-  CHECK(is_at(rope::bhsd(y), [&](Index b, Index s, Index h, Index d) { return &y(d, s, h, b); }));
-  CHECK(is_at(rope::sbhd(z), [&](Index b, Index s, Index h, Index d) { return &z(d, h, b, s); }));
+  CHECK(is_at(rope::dhsb(x), [&](Index b, Index s, Index h, Index d) { return &x(d, h, s, b); }));
+  CHECK(is_at(rope::dshb(y), [&](Index b, Index s, Index h, Index d) { return &y(d, s, h, b); }));
+  CHECK(is_at(rope::dhbs(z), [&](Index b, Index s, Index h, Index d) { return &z(d, h, b, s); }));
   CHECK(is_at(
-      rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(d, h, s); }, 1));
+      rope::dht(w), [&](Index, Index s, Index h, Index d) { return &w(d, h, s); }, 1));
 }
 
 TEST_CASE("a tensor map is seen like the tensor it stands for", "[rotation]") {
@@ -103,7 +103,7 @@ TEST_CASE("a tensor map is seen like the tensor it stands for", "[rotation]") {
   Eigen::TensorMap<row_major> x(memory.data(), B, H, S, D);
   Eigen::TensorMap<column_major> y(memory.data(), D, S, H, B);
   CHECK(is_at(rope::bhsd(x), [&](Index b, Index s, Index h, Index d) { return &x(b, h, s, d); }));
-  CHECK(is_at(rope::bhsd(y), [&](Index b, Index s, Index h, Index d) { return &y(d, s, h, b); }));
+  CHECK(is_at(rope::dshb(y), [&](Index b, Index s, Index h, Index d) { return &y(d, s, h, b); }));
   CHECK(rope::bhsd(Eigen::TensorMap<row_major>(memory.data(), B, H, S, D)).at(0, 0, 0) == memory.data());
 }
 
@@ -158,6 +158,43 @@ TEST_CASE("a const matrix is read only", "[rotation]") {
       is_view_of<decltype(rope::thd(Eigen::Map<const matrix>(x.data(), S, H * D), H)), const double>);
   CHECK(is_at(
       rope::thd(x, H), [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); }, 1));
+}
+
+TEST_CASE("matrices and vectors of either storage order are seen by index", "[rotation]") {
+  Eigen::MatrixXf m(H * D, S);
+  const auto in_m = [&](Index, Index s, Index h, Index d) { return &m(h * D + d, s); };
+  CHECK(is_at(rope::dht(m, H), in_m, 1));
+  CHECK(is_at(rope::thd(m.transpose(), H), in_m, 1));
+  CHECK(is_at(rope::dht(Eigen::Map<Eigen::MatrixXf>(m.data(), H * D, S), H), in_m, 1));
+  CHECK(is_at(rope::dht(Eigen::Ref<Eigen::MatrixXf>(m), H), in_m, 1));
+  Eigen::MatrixXf large(2 + H * D + 3, 1 + S);
+  CHECK(is_at(
+      rope::dht(large.block(2, 1, H * D, S), H),
+      [&](Index, Index s, Index h, Index d) { return &large(2 + h * D + d, 1 + s); }, 1));
+  Eigen::Matrix<float, H * D, S> fixed;
+  CHECK(is_at(
+      rope::dht(fixed, H), [&](Index, Index s, Index h, Index d) { return &fixed(h * D + d, s); }, 1));
+  Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> batch(B * S, H * D);
+  CHECK(is_at(rope::bshd(batch, B, H),
+              [&](Index b, Index s, Index h, Index d) { return &batch(b * S + s, h * D + d); }));
+  CHECK(is_at(
+      rope::dht(batch.topRows(S).transpose(), H),
+      [&](Index, Index s, Index h, Index d) { return &batch(s, h * D + d); }, 1));
+  Eigen::VectorXf column(H * D);
+  Eigen::RowVectorXf row(H * D);
+  CHECK(rope::dht(column, H).at(0, 0, 1) == &column(D));
+  CHECK(rope::thd(row, H).at(0, 0, 1) == &row(D));
+  CHECK(rope::dht(column.segment(D, 2 * D), 2).at(0, 0, 1) == &column(2 * D));
+  CHECK(rope::dht(column, H).tokens == 1);
+  CHECK(rope::thd(row, H).tokens == 1);
+  CHECK(
+      throws_saying<std::invalid_argument>([&] { rope::dht(m, 5); },
+                                           "rope::dht: heads must be positive and divide the 24 rows of the "
+                                           "matrix, got 5"));
+  for (const Index wrong : {Index{0}, Index{-1}, Index{4}})
+    CHECK(throws_saying<std::invalid_argument>([&] { rope::bshd(batch, wrong, H); },
+                                               "rope::bshd: batch must be positive and divide the 6 rows",
+                                               "got " + std::to_string(wrong)));
 }
 
 TEST_CASE("a matrix whose columns the heads do not divide is refused", "[rotation]") {

@@ -127,8 +127,11 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
 
-#define ROPE_DETAIL_VIEW_SENTENCE(name) \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)"
+#define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
+  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
+       "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
+       "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
+       "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 

@@ -141,16 +141,16 @@ TEMPLATE_TEST_CASE("heads of a column-major tensor turn by the position of their
     CAPTURE(name_of<Layout>);
     CHECK(turns_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return x(d, h, s, b); },
-        [&](const auto& table) { rope::rotate<Layout>(rope::bshd(w), table, start); }));
+        [&](const auto& table) { rope::rotate<Layout>(rope::dhsb(w), table, start); }));
     CHECK(turns_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return y(d, s, h, b); },
-        [&](const auto& table) { rope::rotate<Layout>(rope::bhsd(y), table, start); }));
+        [&](const auto& table) { rope::rotate<Layout>(rope::dshb(y), table, start); }));
     CHECK(turns_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return z(d, h, b, s); },
-        [&](const auto& table) { rope::rotate<Layout>(rope::sbhd(z), table, start); }));
+        [&](const auto& table) { rope::rotate<Layout>(rope::dhbs(z), table, start); }));
     CHECK(turns_in_place<Layout, T>(
         [&](Index, Index s, Index h, Index d) -> T& { return v(d, h, s); },
-        [&](const auto& table) { rope::rotate<Layout>(rope::thd(v), table, start); }, 1));
+        [&](const auto& table) { rope::rotate<Layout>(rope::dht(v), table, start); }, 1));
   });
 }
 
@@ -167,7 +167,7 @@ TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "
                                     [&](Index b, Index s, Index h, Index d) -> T& { return out(d, s, h, b); },
                                     [&](const auto& table) {
                                       before.assign(in.data(), in.data() + in.size());
-                                      rope::rotate_to<Layout>(rope::bshd(std::as_const(in)), rope::bhsd(out),
+                                      rope::rotate_to<Layout>(rope::bshd(std::as_const(in)), rope::dshb(out),
                                                               table, start);
                                     }));
     CHECK(testing::same_bits(in.data(), before.data(), in.size()));

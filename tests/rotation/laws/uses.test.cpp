@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -152,4 +153,29 @@ TEST_CASE("the comments of query scaling show their use", "[rotation]") {
   scale_queries(q, llama4_query_scaling{}, start);
   scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
   CHECK(*q.at(0, 0, 0) == 1);
+}
+
+TEST_CASE("the comments of tensors of any order show their use", "[rotation]") {
+  Eigen::Tensor<float, 5, Eigen::RowMajor> row_major_video(1, 2, 3, 5, 8);
+  Eigen::Tensor<float, 5> column_major_video(8, 5, 3, 2, 1);
+  CHECK(view_as<"bsssd">(row_major_video).at(0, 29, 0) == &row_major_video(0, 1, 2, 4, 0));
+  CHECK(view_as<"dsssb">(column_major_video).at(0, 29, 0) == &column_major_video(0, 4, 2, 1, 0));
+  const auto show = [&] {
+    view_as<"bsssd">(row_major_video);     // (batch, frames, height, width, channels)
+    view_as<"dsssb">(column_major_video);  // (channels, width, height, frames, batch): the same tokens
+  };
+  show();
+  const frequency_table table(frequencies(8), 20);
+  {
+    Eigen::Tensor<float, 4> x(1, 3, 2, 8);
+    x.setConstant(1);
+    auto s = staged<"bshd">(x);  // x: column-major (batch, tokens, heads, head_dim)
+    rotate<half_split>(s.view(), table);
+    s.store(x);
+    CHECK(x(0, 0, 1, 0) == 1);
+    CHECK(x(0, 1, 1, 0) != 1);
+  }
+  Eigen::Tensor<float, 4> x(1, 2, 8, 3);
+  auto s = staged<"bhds">(x);  // channels between heads and tokens
+  CHECK(s.view().tokens == 3);
 }
