@@ -749,23 +749,29 @@ class frequencies {
   ///
   ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
   ///
-  /// \param rotary_dim  number of channels that rotate, even and positive
+  /// \param rotary_dim  number of channels that rotate, an even integer in [2, 65536]
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
-  ///            than 1; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
+  ///            and greater than 1; std::length_error if the pairs exceed the address space
   /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
-  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+  template <std::convertible_to<Index> Integer>
+  explicit frequencies(Integer rotary_dim, double base = 10000.0)
+      : frequencies(original(static_cast<Index>(rotary_dim), base)) {
+    require_integer<Integer>();
+  }
   /// The original schedule changed by one scaling, or by several in the order given.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
   /// Throws:    as above; std::invalid_argument if a rule refuses its fields
   /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
-  template <frequency_scaling First, frequency_scaling... Rest>
-  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+  template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
+  frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
+      : frequencies(scaled(original(static_cast<Index>(rotary_dim), base), first, rest...)) {
+    require_integer<Integer>();
+  }
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
   ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
@@ -867,11 +873,23 @@ class frequencies {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
+  template <class Integer>
+  static constexpr void require_integer() {
+    static_assert(!std::is_floating_point_v<Integer>,
+                  "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
+                  "500000.0)");
+  }
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
     if (!detail::is_finite(base) || base <= 1)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: base must be finite and greater than 1, got ", base));
+    if (rotary_dim > 65536)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequencies: rotary_dim must be at most 65536 and comes first, then the base: "
+                          "frequencies(128, 500000.0), got rotary_dim ",
+                          rotary_dim, " and base ", base));
     schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
     axis.restart(detail::widened(base));
     return axis;
@@ -4631,6 +4649,22 @@ void check_memory(const char* function, const head_view<T>&... views) {
   };
   (check_one(views), ...);
 }
+/// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
+/// smaller than head_dim, as of an expanded tensor.
+///
+/// Throws:  std::invalid_argument
+template <class T>
+void check_written(const char* function, const head_view<T>& x) {
+  if (x.size() == 0) return;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
+    if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": the channels of a view that is written must not overlap, got a stride of ",
+                  stride, " between heads of ", x.head_dim,
+                  " channels; copy an expanded (broadcast) tensor first"));
+}
 /// Whether the view covers every element between its first and its last one.
 template <class T>
 bool is_dense(const head_view<T>& x) {
@@ -4656,11 +4690,23 @@ bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   const std::less<const T*> before;
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
+/// Refuses an output that certainly covers a part of its input.
+///
+/// Throws:  std::invalid_argument
+template <class T>
+void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
+  check_written(function, out);
+  if (!same_or_disjoint(x, out))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": out must be x itself or share no channel with it, and covers a part of x; "
+                       "give other memory, or rotate in place"));
+}
 /// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
 /// longest first. True is certain. False is certain only if every stride is at least as long as what the
 /// shorter ones span, as in a window of an array.
 template <class T>
-bool holds_channel(const head_view<T>& x, const T* place) {
+bool holds_channel(const head_view<T>& x, const std::remove_const_t<T>* place) {
   if (std::less<const T*>{}(place, x.data)) return false;
   struct axis {
     Index extent, stride;
@@ -13461,7 +13507,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   check_same_shape(function, x, out);
   check_memory(function, out);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  ROPE_ASSERT(same_or_disjoint(x, out));
+  check_same_or_disjoint(function, x, out);
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 /// Queries and keys are those of the same tokens.
@@ -13481,6 +13527,8 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_same_tokens(function, q, k);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
+  check_written(function, q);
+  check_written(function, k);
   if (share_first_elements(q, k))
     ROPE_THROW(std::invalid_argument,
                message(function,
@@ -13557,7 +13605,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it
+/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -13601,7 +13649,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 }
 /// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
 ///
-/// Requires:  out is x, or shares no element with it
+/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>

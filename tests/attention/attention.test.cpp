@@ -156,6 +156,34 @@ TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other", 
   CHECK(same_bits(std::vector<float>(mout.data(), mout.data() + mout.size()), stored<float>(expected)));
 }
 
+TEST_CASE("an output in the memory of keys or values is refused", "[attention]") {
+  std::vector<float> memory(2 * 64 * 8, 1.0f);
+  const std::vector<float> before = memory;
+  const rope::frequency_table table(rope::frequencies(8), 64);
+  std::vector<float> queries(64 * 8, 1.0f);
+  const auto q = rope::thd(queries.data(), 64, 1, 8), k = rope::thd(memory.data(), 64, 1, 8),
+             v = rope::thd(memory.data() + 64 * 8, 64, 1, 8);
+  const auto refused = [](const auto& call) {
+    return testing::throws_saying<std::invalid_argument>(
+        call, "rope::attention: out must not share memory with k or v, which are read after out is written");
+  };
+  CHECK(refused([&] { rope::attention(q, k, v, k); }));
+  CHECK(refused([&] { rope::attention(q, k, v, v); }));
+  CHECK(refused([&] { rope::attention(q, k, v, rope::thd(memory.data() + 32 * 8, 64, 1, 8)); }));
+  CHECK(refused([&] { rope::attention<rope::half_split>(q, k, v, v, table); }));
+  CHECK(refused([&] {  // heads of one packed buffer
+    const auto packed = rope::thd(memory.data(), 16, 8, 8);
+    rope::attention(q.token_range(0, 16), packed.head_range(2, 1), packed.head_range(4, 1),
+                    packed.head_range(4, 1));
+  }));
+  const rope::head_view<float> expanded = {queries.data(), 1, 64, 1, 8, 0, 0, 8};
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::attention(q, k, v, expanded); },
+      "rope::attention: the channels of a view that is written must not overlap, got a stride of 0"));
+  CHECK(memory == before);
+  CHECK_NOTHROW(rope::attention(q, k, v, q));
+}
+
 TEMPLATE_TEST_CASE("windows of larger buffers are read and written and nothing around them", "[attention]",
                    float, double, Eigen::half, Eigen::bfloat16) {
   std::mt19937 generator(17);

@@ -193,6 +193,18 @@ TEST_CASE("the number of constant frequencies must be positive", "[frequencies]"
   }
 }
 
+TEST_CASE("a base in the place of rotary_dim is refused", "[frequencies]") {
+  struct halved {
+    void apply(rope::schedule& axis) const { axis.inv_freq /= 2; }
+  };
+  const char* text =
+      "rope::frequencies: rotary_dim must be at most 65536 and comes first, then the base: frequencies(128, "
+      "500000.0), got rotary_dim 500000 and base 128";
+  CHECK(throws_saying<std::invalid_argument>([] { frequencies(500000, 128); }, text));
+  CHECK(throws_saying<std::invalid_argument>([] { frequencies(500000, 128, halved{}); }, text));
+  CHECK(frequencies(65536).pairs() == 32768);
+}
+
 TEST_CASE("more pairs than fit into the address space are a length error", "[frequencies]") {
   constexpr Index largest = std::numeric_limits<Index>::max();
   for (const Index pairs : {largest / 2 + 1, largest, largest / 2}) {

@@ -3,6 +3,7 @@
 #define ROPE_ATTENTION_ATTENTION_HPP
 
 #include <cstddef>
+#include <functional>  // std::less
 #include <type_traits>
 
 #include <rope/attention/detail/attend.hpp>
@@ -56,6 +57,30 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
+/// Whether two views certainly share memory: both dense, or the first channel of one in the other.
+template <class A, class B>
+bool share_memory(const head_view<const A>& a, const head_view<const B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  if constexpr (std::is_same_v<A, B>)
+    if (share_first_elements(a, b)) return true;
+  const std::less<const void*> before;
+  return is_dense(a) && is_dense(b) && before(a.data, b.data + b.size()) && before(b.data, a.data + a.size());
+}
+
+/// Refuses an output that certainly shares memory with keys or values, which are read after it is written.
+///
+/// Throws:  std::invalid_argument
+template <class T, class C>
+void check_output(const head_view<const C>& k, const head_view<const C>& v, const head_view<T>& out) {
+  check_written("attention", out);
+  const head_view<const T> written = out;
+  for (const bool shares : {share_memory(k, written), share_memory(v, written)})
+    if (shares)
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: out must not share memory with k or v, which are read after out is "
+                         "written; give out memory of its own, or that of q"));
+}
+
 /// Whether something else than options comes behind out, which is the last view, and the tables.
 template <class... Arguments>
 constexpr bool lacks_options() {
@@ -101,7 +126,8 @@ constexpr bool lacks_options() {
 /// 2.3e38 for float) counts as the largest number of its sign, and so does a channel of q times the scale.
 /// Terms of one sum q_i . k_j that overflow must be of one sign.
 ///
-/// Requires:  out shares no element with k or v, and none with q unless it is the same view
+/// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws where
+///            sharing with k or v is certain: dense views, or the first channel of one in the other
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
@@ -128,6 +154,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
   detail::check_memory("attention", q, k, v, out);
+  detail::check_output<T, C>(k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
@@ -154,6 +181,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_memory("attention", q, k, v, out);
+  detail::check_output<T, C>(k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);

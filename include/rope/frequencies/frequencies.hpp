@@ -3,6 +3,7 @@
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 
 #include <cmath>
+#include <concepts>  // std::convertible_to
 #include <cstdint>
 #include <limits>
 #include <numbers>
@@ -91,14 +92,18 @@ class frequencies {
   ///
   ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
   ///
-  /// \param rotary_dim  number of channels that rotate, even and positive
+  /// \param rotary_dim  number of channels that rotate, an even integer in [2, 65536]
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and base finite and greater
-  ///            than 1; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
+  ///            and greater than 1; std::length_error if the pairs exceed the address space
   /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
-  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+  template <std::convertible_to<Index> Integer>
+  explicit frequencies(Integer rotary_dim, double base = 10000.0)
+      : frequencies(original(static_cast<Index>(rotary_dim), base)) {
+    require_integer<Integer>();
+  }
 
   /// The original schedule changed by one scaling, or by several in the order given.
   ///
@@ -106,9 +111,11 @@ class frequencies {
   ///
   /// Throws:    as above; std::invalid_argument if a rule refuses its fields
   /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
-  template <frequency_scaling First, frequency_scaling... Rest>
-  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+  template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
+  frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
+      : frequencies(scaled(original(static_cast<Index>(rotary_dim), base), first, rest...)) {
+    require_integer<Integer>();
+  }
 
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
@@ -219,11 +226,24 @@ class frequencies {
     return inv_freq;
   }
 
+  template <class Integer>
+  static constexpr void require_integer() {
+    static_assert(!std::is_floating_point_v<Integer>,
+                  "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
+                  "500000.0)");
+  }
+
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
     if (!detail::is_finite(base) || base <= 1)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: base must be finite and greater than 1, got ", base));
+    if (rotary_dim > 65536)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequencies: rotary_dim must be at most 65536 and comes first, then the base: "
+                          "frequencies(128, 500000.0), got rotary_dim ",
+                          rotary_dim, " and base ", base));
     schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
     axis.restart(detail::widened(base));
     return axis;

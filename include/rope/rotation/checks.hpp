@@ -195,6 +195,23 @@ void check_memory(const char* function, const head_view<T>&... views) {
   (check_one(views), ...);
 }
 
+/// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
+/// smaller than head_dim, as of an expanded tensor.
+///
+/// Throws:  std::invalid_argument
+template <class T>
+void check_written(const char* function, const head_view<T>& x) {
+  if (x.size() == 0) return;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
+    if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": the channels of a view that is written must not overlap, got a stride of ",
+                  stride, " between heads of ", x.head_dim,
+                  " channels; copy an expanded (broadcast) tensor first"));
+}
+
 /// Whether the view covers every element between its first and its last one.
 template <class T>
 bool is_dense(const head_view<T>& x) {
@@ -222,11 +239,24 @@ bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
 
+/// Refuses an output that certainly covers a part of its input.
+///
+/// Throws:  std::invalid_argument
+template <class T>
+void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
+  check_written(function, out);
+  if (!same_or_disjoint(x, out))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": out must be x itself or share no channel with it, and covers a part of x; "
+                       "give other memory, or rotate in place"));
+}
+
 /// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
 /// longest first. True is certain. False is certain only if every stride is at least as long as what the
 /// shorter ones span, as in a window of an array.
 template <class T>
-bool holds_channel(const head_view<T>& x, const T* place) {
+bool holds_channel(const head_view<T>& x, const std::remove_const_t<T>* place) {
   if (std::less<const T*>{}(place, x.data)) return false;
   struct axis {
     Index extent, stride;

@@ -90,7 +90,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
   check_same_shape(function, x, out);
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
-  ROPE_ASSERT(same_or_disjoint(x, out));
+  check_same_or_disjoint(function, x, out);
   run_plans(threads, tokens_of_norm, norm_pass<T, W, no_turn>(x, out, rule, {}));
 }
 
@@ -103,7 +103,7 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
   check_same_shape(function, x, out);
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
-  ROPE_ASSERT(same_or_disjoint(x, out));
+  check_same_or_disjoint(function, x, out);
   normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
 }
 
@@ -144,7 +144,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
 
 /// Normalises `x` into `out`.
 ///
-/// Requires:  out is x, or shares no element with it
+/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
 /// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
@@ -207,7 +207,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
 
 /// Normalises and rotates `x` into `out`.
 ///
-/// Requires:  out is x, or shares no element with it
+/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>

@@ -41,7 +41,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   check_same_shape(function, x, out);
   check_memory(function, out);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  ROPE_ASSERT(same_or_disjoint(x, out));
+  check_same_or_disjoint(function, x, out);
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
@@ -63,6 +63,8 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_same_tokens(function, q, k);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
+  check_written(function, q);
+  check_written(function, k);
   if (share_first_elements(q, k))
     ROPE_THROW(std::invalid_argument,
                message(function,
@@ -144,7 +146,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it
+/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -191,7 +193,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 
 /// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
 ///
-/// Requires:  out is x, or shares no element with it
+/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
