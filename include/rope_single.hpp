@@ -7128,7 +7128,7 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
 }
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys. The
 /// order of each sum does not depend on how many there are.
-template <class A, int rows, class K, std::size_t... n>
+template <class A, int rows, bool asks, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
                                      A* scores, stream_ahead* ahead, std::uintptr_t again,
                                      std::index_sequence<n...> each_key) {
@@ -7143,10 +7143,10 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
     score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
   };
   std::uintptr_t next = 0;
-  if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(K)));
+  if constexpr (asks) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
-    if (ahead != nullptr) {
+    if constexpr (asks) {
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
@@ -7177,18 +7177,28 @@ template <class A, int rows, class K>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  Index n = 0;
-  repeated_prefetch again = {};
-  if (ahead != nullptr) again = ahead->again(keys, count);
-  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
-    constexpr Index scored = sizeof...(key);
-    score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
-                         scores + n, ahead, again.address, each_key);
-    again.advance(scored);
-    n += scored;
+  // Always inlined, and one loop with requests and one without: clang keeps the state of a lambda that it
+  // calls in memory, and of a loop that asks every time whether to request it spills sums.
+  const auto score_with = [&](auto asks, repeated_prefetch again) __attribute__((always_inline)) {
+    Index n = 0;
+    const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
+        __attribute__((always_inline)) {
+      constexpr Index scored = sizeof...(key);
+      score_block<A, rows, asks()>(queries, query_stride,
+                                   row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth, scores + n,
+                                   ahead, again.address, each_key);
+      if constexpr (asks()) again.advance(scored);
+      n += scored;
+    };
+    while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
+    if constexpr (block >= 8)
+      while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
+    while (n < count) score(std::index_sequence<0>{});
   };
-  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
-  while (n < count) score(std::index_sequence<0>{});
+  if (ahead != nullptr)
+    score_with(std::true_type{}, ahead->again(keys, count));
+  else
+    score_with(std::false_type{}, {});
 }
 /// Values of `count` tokens at regular strides, and what to prefetch meanwhile.
 template <class V>
@@ -7201,17 +7211,18 @@ struct value_run {
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
 ///
-/// \param asks  whether to prefetch what is read after the runs; not where they were just read
-template <class A, int rows, int packets, class V>
+/// \tparam asks  whether to prefetch what is read after the runs; not where they were just read
+template <class A, int rows, int packets, bool asks, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
-                                     A* sums_in_memory, Index sum_stride, bool asks) {
+                                     A* sums_in_memory, Index sum_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
   const auto step = [&]<std::size_t... r, std::size_t... n>(const V* value, std::index_sequence<r...> all,
-                                                            std::index_sequence<n...>) {
+                                                            std::index_sequence<n...>)
+      __attribute__((always_inline)) {
     const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
     (multiply_add_each<int(n) * rows>(
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
@@ -7220,8 +7231,8 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
-    const auto add = [&](auto tokens) {
-      if (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
+    const auto add = [&](auto tokens) __attribute__((always_inline)) {
+      if constexpr (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
       for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
         step(value, std::make_index_sequence<std::size_t(rows)>{},
              std::make_index_sequence<std::size_t(packets)>{});
@@ -7237,12 +7248,25 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
 template <class A, int rows, class V>
 EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>> runs, Index channels,
                                   A* sums, Index sum_stride, bool asks) {
-  constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8;
+  constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  for (; c + packets * L <= channels; c += packets * L)
-    value_block<A, rows, packets>(weights, runs, c, sums + c, sum_stride, asks);
-  for (; c + L <= channels; c += L) value_block<A, rows, 1>(weights, runs, c, sums + c, sum_stride, asks);
+  // A packet of channels is one chain of sums, so several are added up side by side as long as there are any.
+  const auto add_blocks = [&](auto asking, auto packets) __attribute__((always_inline)) {
+    if constexpr (packets() <= most)
+      for (; c + packets() * L <= channels; c += packets() * L)
+        value_block<A, rows, packets(), asking()>(weights, runs, c, sums + c, sum_stride);
+  };
+  const auto add_all = [&](auto asking) __attribute__((always_inline)) {
+    add_blocks(asking, std::integral_constant<int, 8>{});
+    add_blocks(asking, std::integral_constant<int, 4>{});
+    add_blocks(asking, std::integral_constant<int, 2>{});
+    add_blocks(asking, std::integral_constant<int, 1>{});
+  };
+  if (asks)
+    add_all(std::true_type{});
+  else
+    add_all(std::false_type{});
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
