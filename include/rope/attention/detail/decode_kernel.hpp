@@ -157,8 +157,10 @@ class decode_split {
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
     // are. Then all heads alternate, a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
-    for (Index kv = first_head_; kv < last_head; kv += per_pass) {
-      block_keys keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
+    const auto keys_of = [&](Index kv) {
+      return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
+    };
+    const auto attend_heads = [&](block_keys& keys, Index kv) {
       for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
       const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
                   end = (std::min)(keys.end(), (split_ + 1) * results_.split);
@@ -169,7 +171,16 @@ class decode_split {
         if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
           attend_tile(keys, kv, per_pass, after);
       }
-    }
+    };
+    block_keys keys = keys_of(first_head_);
+    const bool alike = !block_keys::differs_by_head(call_.rules.options());
+    for (Index kv = first_head_; kv < last_head; kv += per_pass)
+      if (alike || kv == first_head_) {
+        attend_heads(keys, kv);
+      } else {
+        block_keys own = keys_of(kv);
+        attend_heads(own, kv);
+      }
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
   }
 
