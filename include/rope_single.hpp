@@ -7307,15 +7307,12 @@ template <class C>
 struct key_runs {
   static constexpr Index most = 8;
   Index b, head, begin;  // of row b; the tile begins with token `begin`
-  bool prefetches;
   Index count = 0;
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
   const C* rows[most];   // where each begins
   stream_ahead ahead[most];
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
-  /// What run i prefetches meanwhile; null where nothing is to be, as where its keys were just read.
-  stream_ahead* ahead_of(Index i, bool first_read) { return prefetches && first_read ? &ahead[i] : nullptr; }
   token_run<C> tokens(Index i) const {
     return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
   }
@@ -7335,15 +7332,10 @@ class decode_batches {
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        prefetches_(cost_of(k.tokens, k.heads, k.head_dim + v.head_dim) * sizeof(C) > size_of_l2),
-        tokens_(prefetches_
-                    ? tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
-                    : panel_shape<float>::tile),
+        tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // Integers are so few bytes that prefetching them a second time costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
-  /// Whether a batch prefetches the next one. Otherwise it is a whole tile.
-  bool prefetches() const { return prefetches_; }
   /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
   /// The batch of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
@@ -7354,7 +7346,6 @@ class decode_batches {
     batch.b = b_;
     batch.head = head;
     batch.begin = begin;
-    batch.prefetches = prefetches_;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
     while (j < end && batch.count < most) {
@@ -7367,7 +7358,6 @@ class decode_batches {
   }
   /// Run i of a batch prefetches what is read in its place in the next batch: of x, from `after` on.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
-    if (!prefetches_) return;
     next_.source = &x;
     next_.head = after.kv;
     next_.count = batch.count;
@@ -7384,7 +7374,6 @@ class decode_batches {
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
     for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
-    if (!prefetches_) return;
     for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
@@ -7403,10 +7392,6 @@ class decode_batches {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-  /// Keys and values of a call that are no larger than this are not prefetched. Requests for lines that are
-  /// in L2 take as long as the products of one query: 8 + 8 heads of 64, 128 keys, take 1.37 times as long
-  /// with them (Zen 5, AVX-512).
-  static constexpr double size_of_l2 = 1 << 20;
   /// The present batch and the next one fit the first-level cache (32 KiB) where heads are read one by one,
   /// else the second-level cache. (On Zen 5 batches of twice the size take 1.15 times as long.)
   ///
@@ -7435,9 +7420,7 @@ class decode_batches {
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
-  Index heads_per_pass_;
-  bool prefetches_;
-  Index tokens_;
+  Index heads_per_pass_, tokens_;
   Index run_;    // tokens, at most
   Index again_;  // tokens before its use that a line is asked for again
   place_of_next next_;
@@ -7699,7 +7682,7 @@ class decode_operands {
     const auto score_with = [&](const auto& block) {
       for_groups_of_rows(of_.rows, [&](auto group, Index r) {
         score_rows<A, group()>(query(kv, r), depth, block, run.count, depth, scores + r * shape::tile + first,
-                               keys.ahead_of(i, r == 0));
+                               r == 0 ? &keys.ahead[i] : nullptr);
       });
     };
     if (widens_once())
@@ -7718,7 +7701,6 @@ class decode_operands {
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a turn
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
-    asks = asks && keys.prefetches;
     const auto add_with = [&](Index first_key, const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows<A, group()>(weights + r * shape::tile + first_key, runs, channels, sums + r * channels,
@@ -7728,9 +7710,7 @@ class decode_operands {
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
       const token_run<C> run = keys.tokens(i);
       const auto values = read_values<Storage>(call_, run, buffers_);
-      stream_ahead* const ahead = keys.ahead_of(i, asks);
-      return value_run<Storage>{values, run.count, ahead,
-                                ahead != nullptr ? ahead->again(values, run.count) : repeated_prefetch{}};
+      return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
     };
     const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
       for (Index i = 0; i < keys.count; ++i) {
@@ -8879,7 +8859,7 @@ class bfloat16_decode_operands {
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
       score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
                                                       scores + r * shape::tile + first,
-                                                      keys.ahead_of(i, r == 0));
+                                                      r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
@@ -8892,7 +8872,7 @@ class bfloat16_decode_operands {
           pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                     keys.ahead_of(i, asks && r == 0));
+                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
       });
     }
   }
@@ -9676,7 +9656,8 @@ class integer_decode_operands {
     const row_block<std::int8_t> block = {run.rows, call_.k.token_stride};
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
       score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, run.count, depth,
-                                             totals_ + r * shape::tile + first, keys.ahead_of(i, r == 0));
+                                             totals_ + r * shape::tile + first,
+                                             r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<real>(scores + r * shape::tile + first, run.count) =
@@ -9692,7 +9673,7 @@ class integer_decode_operands {
   void add_values(key_runs<std::int8_t>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
                   bool asks) {
     for (Index i = 0; i < keys.count; ++i)
-      add_run(keys.tokens(i), keys.run[i], rows, sums, keys.ahead_of(i, asks));
+      add_run(keys.tokens(i), keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
     channels_map<real>(total, call_.v.head_dim) +=

@@ -220,7 +220,7 @@ class bfloat16_decode_operands {
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
       score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
                                                       scores + r * shape::tile + first,
-                                                      keys.ahead_of(i, r == 0));
+                                                      r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
@@ -235,7 +235,7 @@ class bfloat16_decode_operands {
           pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                     keys.ahead_of(i, asks && r == 0));
+                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
       });
     }
   }

@@ -8,7 +8,6 @@
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_source.hpp>
-#include <rope/base/parallel.hpp>  // cost_of
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
@@ -27,7 +26,6 @@ struct key_runs {
   static constexpr Index most = 8;
 
   Index b, head, begin;  // of row b; the tile begins with token `begin`
-  bool prefetches;
   Index count = 0;
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
   const C* rows[most];   // where each begins
@@ -35,8 +33,6 @@ struct key_runs {
 
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
-  /// What run i prefetches meanwhile; null where nothing is to be, as where its keys were just read.
-  stream_ahead* ahead_of(Index i, bool first_read) { return prefetches && first_read ? &ahead[i] : nullptr; }
   token_run<C> tokens(Index i) const {
     return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
   }
@@ -58,16 +54,11 @@ class decode_batches {
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        prefetches_(cost_of(k.tokens, k.heads, k.head_dim + v.head_dim) * sizeof(C) > size_of_l2),
-        tokens_(prefetches_
-                    ? tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
-                    : panel_shape<float>::tile),
+        tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // Integers are so few bytes that prefetching them a second time costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
-  /// Whether a batch prefetches the next one. Otherwise it is a whole tile.
-  bool prefetches() const { return prefetches_; }
   /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
 
@@ -79,7 +70,6 @@ class decode_batches {
     batch.b = b_;
     batch.head = head;
     batch.begin = begin;
-    batch.prefetches = prefetches_;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
     while (j < end && batch.count < most) {
@@ -93,7 +83,6 @@ class decode_batches {
 
   /// Run i of a batch prefetches what is read in its place in the next batch: of x, from `after` on.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
-    if (!prefetches_) return;
     next_.source = &x;
     next_.head = after.kv;
     next_.count = batch.count;
@@ -110,7 +99,6 @@ class decode_batches {
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
     for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
-    if (!prefetches_) return;
     for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
@@ -130,11 +118,6 @@ class decode_batches {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-
-  /// Keys and values of a call that are no larger than this are not prefetched. Requests for lines that are
-  /// in L2 take as long as the products of one query: 8 + 8 heads of 64, 128 keys, take 1.37 times as long
-  /// with them (Zen 5, AVX-512).
-  static constexpr double size_of_l2 = 1 << 20;
 
   /// The present batch and the next one fit the first-level cache (32 KiB) where heads are read one by one,
   /// else the second-level cache. (On Zen 5 batches of twice the size take 1.15 times as long.)
@@ -168,9 +151,7 @@ class decode_batches {
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
-  Index heads_per_pass_;
-  bool prefetches_;
-  Index tokens_;
+  Index heads_per_pass_, tokens_;
   Index run_;    // tokens, at most
   Index again_;  // tokens before its use that a line is asked for again
   place_of_next next_;

@@ -88,7 +88,7 @@ class decode_operands {
     const auto score_with = [&](const auto& block) {
       for_groups_of_rows(of_.rows, [&](auto group, Index r) {
         score_rows<A, group()>(query(kv, r), depth, block, run.count, depth, scores + r * shape::tile + first,
-                               keys.ahead_of(i, r == 0));
+                               r == 0 ? &keys.ahead[i] : nullptr);
       });
     };
     if (widens_once())
@@ -109,7 +109,6 @@ class decode_operands {
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a turn
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
-    asks = asks && keys.prefetches;
     const auto add_with = [&](Index first_key, const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows<A, group()>(weights + r * shape::tile + first_key, runs, channels, sums + r * channels,
@@ -119,9 +118,7 @@ class decode_operands {
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
       const token_run<C> run = keys.tokens(i);
       const auto values = read_values<Storage>(call_, run, buffers_);
-      stream_ahead* const ahead = keys.ahead_of(i, asks);
-      return value_run<Storage>{values, run.count, ahead,
-                                ahead != nullptr ? ahead->again(values, run.count) : repeated_prefetch{}};
+      return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
     };
     const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
       for (Index i = 0; i < keys.count; ++i) {

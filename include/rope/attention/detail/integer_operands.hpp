@@ -234,7 +234,8 @@ class integer_decode_operands {
     const row_block<std::int8_t> block = {run.rows, call_.k.token_stride};
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
       score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, run.count, depth,
-                                             totals_ + r * shape::tile + first, keys.ahead_of(i, r == 0));
+                                             totals_ + r * shape::tile + first,
+                                             r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<real>(scores + r * shape::tile + first, run.count) =
@@ -252,7 +253,7 @@ class integer_decode_operands {
   void add_values(key_runs<std::int8_t>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
                   bool asks) {
     for (Index i = 0; i < keys.count; ++i)
-      add_run(keys.tokens(i), keys.run[i], rows, sums, keys.ahead_of(i, asks));
+      add_run(keys.tokens(i), keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
     channels_map<real>(total, call_.v.head_dim) +=
