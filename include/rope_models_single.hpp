@@ -1992,6 +1992,197 @@ void check_products(const char* function, product_precision products, Index head
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
 
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+#include <iterator>  // std::data, std::end
+
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+#include <array>
+/// What Eigen::Tensor and TensorMap show of themselves, without including them.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// A tensor of that rank, whose elements lie next to each other.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
+/// there.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+/// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
+/// caller's type tells of itself; a type that does not tell them is no list.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+  /// The same list, if it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      ROPE_THROW(std::invalid_argument,
+                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+    return *this;
+  }
+};
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+/// One whose coefficients are in memory, at strides that it tells.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+/// What data() of a container, or an array, points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. To have
+/// data() and size() is not enough, as it is for the span of libc++ 14: strided views have them too.
+template <class X>
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
+/// Integers that can be read where they are.
+template <class X>
+concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+/// A list that the caller keeps, if it is a vector.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+/// The coefficients of an expression, each evaluated once: an expression that draws random numbers would give
+/// others when it is read after it was checked.
+template <class Integer>
+struct evaluated_list {
+  number_array<Integer> memory;
+  integer_list<Integer> list;
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+  }
+};
+/// How a call keeps the positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
+
 #ifndef ROPE_BASE_INTEGER_RANGE_HPP
 #define ROPE_BASE_INTEGER_RANGE_HPP
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
@@ -2093,6 +2284,62 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
                                                   keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
+namespace detail {
+/// An Eigen matrix, array, Map, Ref or Block in memory, at strides that it tells.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+}  // namespace detail
+/// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
+/// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
+/// or [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  constexpr bool is_dense = detail::dense_in_any_order<X>, is_matrix = detail::tensor<const X, 2>,
+                 is_tensor = detail::tensor<const X, 4>;
+  static_assert(is_dense || is_matrix || is_tensor,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (is_dense || is_matrix || is_tensor) {
+    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                  "Eigen::Array<float, ...> first");
+    score_view<entry> view = {.data = x.data()};
+    if constexpr (is_dense) {
+      view.queries = x.rows();
+      view.keys = x.cols();
+      view.query_stride = x.rowStride();
+      view.key_stride = x.colStride();
+    } else {
+      Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+      Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+      constexpr int rank = int(X::NumIndices);
+      const auto sizes = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+      Index stride = 1;
+      for (int i = 0; i < rank; ++i) {  // from the fastest index on
+        const int axis = detail::is_row_major_tensor<X> ? i : rank - 1 - i;
+        *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+        *strides[axis] = stride;
+        stride *= *extents[axis];
+      }
+    }
+    if (view.data == nullptr)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("score_matrix: the matrix must have entries, got [", view.queries, ", ",
+                                 view.keys, "]; leave the option out where there is no matrix"));
+    return view;
+  }
+}
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -2190,8 +2437,9 @@ struct attention_options {
   /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
   /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
-  /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
-  /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
+  /// A key is visible where the mask is true: score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, by its indices, or score_matrix(data, batch, heads, queries, keys) of row-major memory.
+  /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   std::span<const std::int64_t> query_positions = {};
@@ -2679,191 +2927,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
-
-#ifndef ROPE_BASE_INTEGER_LIST_HPP
-#define ROPE_BASE_INTEGER_LIST_HPP
-#include <iterator>  // std::data, std::end
-
-#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
-#define ROPE_BASE_TENSOR_SHAPE_HPP
-/// What Eigen::Tensor and TensorMap show of themselves, without including them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// A tensor of that rank, whose elements lie next to each other.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
-/// there.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
-/// caller's type tells of itself; a type that does not tell them is no list.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// An integer that counts: every integral type but bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
-               Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// The same list, if it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      ROPE_THROW(std::invalid_argument,
-                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
-    return *this;
-  }
-};
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-/// One whose coefficients are in memory, at strides that it tells.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-/// What data() of a container, or an array, points to.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers =
-    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. To have
-/// data() and size() is not enough, as it is for the span of libc++ 14: strided views have them too.
-template <class X>
-concept contiguous_integers =
-    !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
-  std::end(x);
-};
-/// Integers that can be read where they are.
-template <class X>
-concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
-  }
-}
-/// A list that the caller keeps, if it is a vector.
-template <class X>
-auto vector_of(const char* name, const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
-}
-/// The type of the integers in a list.
-template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
-template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
-/// The coefficients of an expression, each evaluated once: an expression that draws random numbers would give
-/// others when it is read after it was checked.
-template <class Integer>
-struct evaluated_list {
-  number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    memory.resize(rows, columns);
-    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
-  }
-};
-/// How a call keeps the positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_INTEGER_LIST_HPP
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
 namespace rope {
@@ -3098,7 +3161,6 @@ concept position_form = requires(const P& positions) {
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
-#include <array>
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
 /// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
@@ -3258,11 +3320,6 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
 /// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
 /// come here have stopped the compiler; an empty view spares the reader of that message a second one.
 template <index_letters letters, class X>

@@ -1647,6 +1647,7 @@ struct longrope_scaling {
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
+#include <array>
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1668,6 +1669,11 @@ template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
   return static_cast<Index>(x.dimension(number));
+}
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -2262,7 +2268,6 @@ std::uint64_t layout_fingerprint(Index pairs) {
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
-#include <array>
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
 /// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
@@ -2422,11 +2427,6 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
 /// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
 /// come here have stopped the compiler; an empty view spares the reader of that message a second one.
 template <index_letters letters, class X>

@@ -1122,400 +1122,6 @@ void check_products(const char* function, product_precision products, Index head
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
 
-#ifndef ROPE_BASE_INTEGER_RANGE_HPP
-#define ROPE_BASE_INTEGER_RANGE_HPP
-/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
-/// before they are formed.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-/// Whether a - b is a position.
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
-  return a + b;
-}
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
-  return a - b;
-}
-/// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_INTEGER_RANGE_HPP
-/// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
-namespace rope {
-inline namespace ROPE_ABI {
-/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
-/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
-///
-///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
-///
-/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
-///
-///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
-///     attention(q, k, v, out, {.mask = mask});
-template <class X>
-struct score_view {
-  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
-  Index batch = 1;          // rows of the batch, or 1
-  Index heads = 1;          // query heads, or 1
-  Index queries = 1;        // queries of a row, or 1
-  Index keys = 1;           // keys of a row, or 1
-  Index batch_stride = 0;   // elements from one row to the next
-  Index head_stride = 0;    // elements from one query head to the next
-  Index query_stride = 0;   // elements from one query to the next
-  Index key_stride = 0;     // elements from one key to the next
-  /// Whether there is a matrix.
-  explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
-  const X* at(Index b, Index h, Index i) const {
-    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
-           (queries == 1 ? 0 : i * query_stride);
-  }
-  /// key_stride, or 0 where all keys share one entry.
-  Index key_step() const { return keys == 1 ? 0 : key_stride; }
-};
-/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
-///          entries
-template <class X>
-score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents even where another one is zero.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
-                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
-                                                  keys, "] exceeds the address space"));
-  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
-}
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
-
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-#include <vector>
-/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
-/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
-/// where they are called.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
-/// `tokens`, and none is below the one before.
-///
-/// Throws:  std::invalid_argument, with `name` for that of the list
-template <class Offset>
-void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
-  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
-                       offset(Index{0}), " and ", offset(count - 1)));
-  for (Index s = 1; s < count; ++s)
-    if (offset(s) < offset(s - 1))
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
-                                                " after ", offset(s - 1)));
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_LISTS_HPP
-/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
-namespace rope {
-inline namespace ROPE_ABI {
-/// Options of a call of attention; every default is the plain causal attention of a decoder.
-///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
-/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
-/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
-/// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
-///
-/// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
-/// rotation) and are not listed: its first query would be at a negative position.
-///
-/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
-/// mask, the bias, the segments and the count of keys.
-///
-///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
-///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
-struct attention_options {
-  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
-  double scale = 0;
-  /// A key is visible when its position <= the query's.
-  bool causal = true;
-  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
-  Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
-  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
-  /// arXiv:2408.00118.
-  double softcap = 0;
-  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
-  /// arXiv:2309.17453.
-  Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
-  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
-  std::span<const float> sink_logits = {};
-  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
-  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
-  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
-  /// .query_stride = -1, .key_stride = 1}.
-  score_view<float> bias = {};
-  /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
-  /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
-  score_view<bool> mask = {};
-  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
-  std::span<const std::int64_t> query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call looks through the list, a
-  /// step with a window too (1048576 keys: 0.2 ms, AVX2, Zen 3); a cache knows the order of its tokens.
-  std::span<const std::int64_t> key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
-  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
-  /// positions matter and are not listed.
-  std::span<const std::int64_t> query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
-  std::span<const std::int64_t> key_counts = {};
-  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
-  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
-  /// positions are counted in each segment as they are in a row.
-  std::span<const std::int64_t> query_offsets = {};
-  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
-  std::span<const std::int64_t> key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
-  double dropout = 0;
-  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
-  /// pass.
-  std::uint64_t dropout_seed = 0;
-  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
-  /// type that they name.
-  product_precision products = product_precision::full;
-  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
-  /// included; `no_keys` where a query sees nothing, and for padding.
-  std::span<double> log_sum_exp = {};
-  /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
-  static constexpr double no_keys = std::numeric_limits<double>::lowest();
-};
-namespace detail {
-/// Extents of a call.
-struct attention_shape {
-  Index batch, queries, keys, heads, head_dim;
-};
-inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
-                           Index or_else) {
-  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
-  if (allowed == or_else)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
-  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
-                                            " or ", or_else, ", got ", got));
-}
-template <class X>
-void check_scores(const char* function, const char* name, const score_view<X>& x,
-                  const attention_shape& shape) {
-  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
-  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
-             fits(x.keys, shape.keys)))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
-                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
-                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
-}
-inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
-                                 Index batch, Index tokens) {
-  require_length(function, name, counts.size(), batch, batch);
-  for (const std::int64_t count : counts)
-    if (count < 0 || count > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
-}
-/// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
-/// causal rule, a window or a rotation, unless query_positions say it.
-///
-/// \param rotates  whether queries and keys are rotated by the positions of the options
-///
-/// Throws:  std::invalid_argument
-inline void check_alignment(const char* function, const attention_options& options,
-                            const attention_shape& shape, bool rotates) {
-  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
-  if (!options.query_counts.empty() && options.key_counts.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": query_counts need key_counts, or query_positions: the last query of a row is "
-                       "aligned with its last key, got ",
-                       options.query_counts.size(), " counts of queries and none of keys"));
-  for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
-    const std::int64_t keys = options.key_counts[b],
-                       queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
-    if (keys > 0 && queries > keys)
-      ROPE_THROW(std::invalid_argument, message(function, ": row ", b, " has ", queries, " queries and ",
-                                                keys, " keys, so its first query would be at position ",
-                                                keys - queries, "; give query_counts, or query_positions"));
-  }
-}
-/// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
-/// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
-/// capped score is softcap tanh(scale / softcap q . k); scale / softcap is in [2^(-n/2), 2^(n/2)], which
-/// leaves room for q . k.
-///
-/// Throws:  std::invalid_argument if that is not so
-template <class A>
-void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
-  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
-  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
-  for (const double option : {(std::abs)(options.scale), options.softcap})
-    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
-                         "], got ", options.scale, " and ", options.softcap));
-  const double scale = !detail::equal(options.scale, 0)
-                           ? (std::abs)(options.scale)
-                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
-               room = std::sqrt(smallest);
-  if (!detail::equal(options.softcap, 0) &&
-      (scale < room * options.softcap || scale > options.softcap / room))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2,
-                       "], got ", scale, " / ", options.softcap));
-}
-/// Every number in the options that is out of its range.
-inline void check_numbers(const char* function, const attention_options& options) {
-  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": scale must be finite and softcap finite and not negative, got ",
-                       options.scale, " and ", options.softcap));
-  if (options.window < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": window must not be negative, got ", options.window));
-  if (options.sinks < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
-  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout must be in [0, 1), got ", options.dropout));
-}
-/// Every list and view in the options that does not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
-  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
-  for (const float logit : options.sink_logits)
-    if (!is_finite(static_cast<double>(logit)))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
-  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
-                 shape.batch * shape.queries);
-  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
-                 shape.batch * shape.keys);
-  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
-  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
-  const Index sums = shape.batch * shape.queries * shape.heads;
-  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  check_scores(function, "bias", options.bias, shape);
-  check_scores(function, "mask", options.mask, shape);
-}
-/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
-inline void check_segments(const char* function, const attention_options& options,
-                           const attention_shape& shape) {
-  if (options.query_offsets.empty()) {
-    if (!options.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need as many query_offsets, got ",
-                                                options.key_offsets.size(), " and none"));
-    return;
-  }
-  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-  if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
-      !options.query_positions.empty() || !options.key_positions.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
-                       "got a batch of ",
-                       shape.batch));
-  if (key_offsets.size() != options.query_offsets.size())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": query_offsets and key_offsets must have the same length, got ",
-                       options.query_offsets.size(), " and ", key_offsets.size()));
-  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
-    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
-                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
-  };
-  check_list("query_offsets", options.query_offsets, shape.queries);
-  check_list("key_offsets", key_offsets, shape.keys);
-}
-/// Everything that is wrong with options by themselves, or for the call.
-inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape, bool rotates = false) {
-  check_numbers(function, options);
-  check_lists(function, options, shape);
-  if (options.query_offsets.empty()) check_alignment(function, options, shape, rotates);
-  check_segments(function, options, shape);
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ATTENTION_OPTIONS_HPP
-
-#ifndef ROPE_POSITIONS_POSITIONS_HPP
-#define ROPE_POSITIONS_POSITIONS_HPP
-
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
 #include <iterator>  // std::data, std::end
@@ -1526,6 +1132,7 @@ inline void check_options(const char* function, const attention_options& options
 #ifndef ROPE_BASE_STORAGE_HPP
 #define ROPE_BASE_STORAGE_HPP
 #include <new>          // std::align_val_t
+#include <vector>
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
 namespace rope {
@@ -1736,6 +1343,7 @@ class number_array {
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
+#include <array>
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1757,6 +1365,11 @@ template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
   return static_cast<Index>(x.dimension(number));
+}
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -1914,6 +1527,456 @@ using kept_positions = typename kept<P>::type;
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
+
+#ifndef ROPE_BASE_INTEGER_RANGE_HPP
+#define ROPE_BASE_INTEGER_RANGE_HPP
+/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
+/// before they are formed.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+  return a + b;
+}
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+  return a - b;
+}
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_INTEGER_RANGE_HPP
+/// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
+namespace rope {
+inline namespace ROPE_ABI {
+/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
+/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
+template <class X>
+struct score_view {
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
+  /// Whether there is a matrix.
+  explicit operator bool() const { return data != nullptr; }
+  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  /// key_stride, or 0 where all keys share one entry.
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
+///          entries
+template <class X>
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents even where another one is zero.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
+                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
+  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
+    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
+                                                  keys, "] exceeds the address space"));
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+namespace detail {
+/// An Eigen matrix, array, Map, Ref or Block in memory, at strides that it tells.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+}  // namespace detail
+/// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
+/// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
+/// or [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  constexpr bool is_dense = detail::dense_in_any_order<X>, is_matrix = detail::tensor<const X, 2>,
+                 is_tensor = detail::tensor<const X, 4>;
+  static_assert(is_dense || is_matrix || is_tensor,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (is_dense || is_matrix || is_tensor) {
+    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                  "Eigen::Array<float, ...> first");
+    score_view<entry> view = {.data = x.data()};
+    if constexpr (is_dense) {
+      view.queries = x.rows();
+      view.keys = x.cols();
+      view.query_stride = x.rowStride();
+      view.key_stride = x.colStride();
+    } else {
+      Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+      Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+      constexpr int rank = int(X::NumIndices);
+      const auto sizes = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+      Index stride = 1;
+      for (int i = 0; i < rank; ++i) {  // from the fastest index on
+        const int axis = detail::is_row_major_tensor<X> ? i : rank - 1 - i;
+        *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+        *strides[axis] = stride;
+        stride *= *extents[axis];
+      }
+    }
+    if (view.data == nullptr)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("score_matrix: the matrix must have entries, got [", view.queries, ", ",
+                                 view.keys, "]; leave the option out where there is no matrix"));
+    return view;
+  }
+}
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
+
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
+/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
+/// where they are called.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
+/// `tokens`, and none is below the one before.
+///
+/// Throws:  std::invalid_argument, with `name` for that of the list
+template <class Offset>
+void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
+  if (count == 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
+                       offset(Index{0}), " and ", offset(count - 1)));
+  for (Index s = 1; s < count; ++s)
+    if (offset(s) < offset(s - 1))
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
+                                                " after ", offset(s - 1)));
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_LISTS_HPP
+/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+namespace rope {
+inline namespace ROPE_ABI {
+/// Options of a call of attention; every default is the plain causal attention of a decoder.
+///
+/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
+/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
+/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
+/// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+///
+/// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
+/// rotation) and are not listed: its first query would be at a negative position.
+///
+/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
+/// mask, the bias, the segments and the count of keys.
+///
+///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
+struct attention_options {
+  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
+  double scale = 0;
+  /// A key is visible when its position <= the query's.
+  bool causal = true;
+  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  Index window = 0;
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
+  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
+  /// arXiv:2408.00118.
+  double softcap = 0;
+  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
+  /// arXiv:2309.17453.
+  Index sinks = 0;
+  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
+  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  std::span<const float> sink_logits = {};
+  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
+  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
+  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
+  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// .query_stride = -1, .key_stride = 1}.
+  score_view<float> bias = {};
+  /// A key is visible where the mask is true: score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, by its indices, or score_matrix(data, batch, heads, queries, keys) of row-major memory.
+  /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
+  score_view<bool> mask = {};
+  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
+  std::span<const std::int64_t> query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call looks through the list, a
+  /// step with a window too (1048576 keys: 0.2 ms, AVX2, Zen 3); a cache knows the order of its tokens.
+  std::span<const std::int64_t> key_positions = {};
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
+  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
+  /// positions matter and are not listed.
+  std::span<const std::int64_t> query_counts = {};
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  std::span<const std::int64_t> key_counts = {};
+  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
+  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
+  /// positions are counted in each segment as they are in a row.
+  std::span<const std::int64_t> query_offsets = {};
+  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
+  std::span<const std::int64_t> key_offsets = {};
+  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
+  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
+  double dropout = 0;
+  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
+  /// pass.
+  std::uint64_t dropout_seed = 0;
+  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
+  /// type that they name.
+  product_precision products = product_precision::full;
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
+  /// included; `no_keys` where a query sees nothing, and for padding.
+  std::span<double> log_sum_exp = {};
+  /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
+  static constexpr double no_keys = std::numeric_limits<double>::lowest();
+};
+namespace detail {
+/// Extents of a call.
+struct attention_shape {
+  Index batch, queries, keys, heads, head_dim;
+};
+inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
+                           Index or_else) {
+  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
+  if (allowed == or_else)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
+  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
+                                            " or ", or_else, ", got ", got));
+}
+template <class X>
+void check_scores(const char* function, const char* name, const score_view<X>& x,
+                  const attention_shape& shape) {
+  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
+  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
+             fits(x.keys, shape.keys)))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
+                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
+                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+}
+inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
+                                 Index batch, Index tokens) {
+  require_length(function, name, counts.size(), batch, batch);
+  for (const std::int64_t count : counts)
+    if (count < 0 || count > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
+}
+/// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
+/// causal rule, a window or a rotation, unless query_positions say it.
+///
+/// \param rotates  whether queries and keys are rotated by the positions of the options
+///
+/// Throws:  std::invalid_argument
+inline void check_alignment(const char* function, const attention_options& options,
+                            const attention_shape& shape, bool rotates) {
+  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  if (!options.query_counts.empty() && options.key_counts.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_counts need key_counts, or query_positions: the last query of a row is "
+                       "aligned with its last key, got ",
+                       options.query_counts.size(), " counts of queries and none of keys"));
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
+    const std::int64_t keys = options.key_counts[b],
+                       queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
+    if (keys > 0 && queries > keys)
+      ROPE_THROW(std::invalid_argument, message(function, ": row ", b, " has ", queries, " queries and ",
+                                                keys, " keys, so its first query would be at position ",
+                                                keys - queries, "; give query_counts, or query_positions"));
+  }
+}
+/// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
+/// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
+/// capped score is softcap tanh(scale / softcap q . k); scale / softcap is in [2^(-n/2), 2^(n/2)], which
+/// leaves room for q . k.
+///
+/// Throws:  std::invalid_argument if that is not so
+template <class A>
+void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
+  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
+  for (const double option : {(std::abs)(options.scale), options.softcap})
+    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
+                         "], got ", options.scale, " and ", options.softcap));
+  const double scale = !detail::equal(options.scale, 0)
+                           ? (std::abs)(options.scale)
+                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
+               room = std::sqrt(smallest);
+  if (!detail::equal(options.softcap, 0) &&
+      (scale < room * options.softcap || scale > options.softcap / room))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2,
+                       "], got ", scale, " / ", options.softcap));
+}
+/// Every number in the options that is out of its range.
+inline void check_numbers(const char* function, const attention_options& options) {
+  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": scale must be finite and softcap finite and not negative, got ",
+                       options.scale, " and ", options.softcap));
+  if (options.window < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": window must not be negative, got ", options.window));
+  if (options.sinks < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
+  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout must be in [0, 1), got ", options.dropout));
+}
+/// Every list and view in the options that does not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
+  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+  for (const float logit : options.sink_logits)
+    if (!is_finite(static_cast<double>(logit)))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
+                 shape.batch * shape.queries);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
+                 shape.batch * shape.keys);
+  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
+  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
+  const Index sums = shape.batch * shape.queries * shape.heads;
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  check_scores(function, "bias", options.bias, shape);
+  check_scores(function, "mask", options.mask, shape);
+}
+/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
+inline void check_segments(const char* function, const attention_options& options,
+                           const attention_shape& shape) {
+  if (options.query_offsets.empty()) {
+    if (!options.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need as many query_offsets, got ",
+                                                options.key_offsets.size(), " and none"));
+    return;
+  }
+  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
+      !options.query_positions.empty() || !options.key_positions.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
+                       "got a batch of ",
+                       shape.batch));
+  if (key_offsets.size() != options.query_offsets.size())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": query_offsets and key_offsets must have the same length, got ",
+                       options.query_offsets.size(), " and ", key_offsets.size()));
+  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
+    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
+                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
+  };
+  check_list("query_offsets", options.query_offsets, shape.queries);
+  check_list("key_offsets", key_offsets, shape.keys);
+}
+/// Everything that is wrong with options by themselves, or for the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape, bool rotates = false) {
+  check_numbers(function, options);
+  check_lists(function, options, shape);
+  if (options.query_offsets.empty()) check_alignment(function, options, shape, rotates);
+  check_segments(function, options, shape);
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ATTENTION_OPTIONS_HPP
+
+#ifndef ROPE_POSITIONS_POSITIONS_HPP
+#define ROPE_POSITIONS_POSITIONS_HPP
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
 namespace rope {
@@ -3225,7 +3288,6 @@ std::uint64_t layout_fingerprint(Index pairs) {
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
-#include <array>
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
 /// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
@@ -3385,11 +3447,6 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
 /// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
 /// come here have stopped the compiler; an empty view spares the reader of that message a second one.
 template <index_letters letters, class X>

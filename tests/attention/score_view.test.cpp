@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <stdexcept>
+#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -44,4 +45,40 @@ TEST_CASE("a view of which no stride is given is one entry for every row, head a
   const rope::score_view<float> one = {.data = &bias, .batch = 9, .heads = 9, .queries = 9, .keys = 9};
   CHECK(one.at(3, 4, 5) == &bias);
   CHECK(one.key_step() == 0);
+}
+
+TEST_CASE("a matrix or tensor of Eigen is read by its indices in either storage order", "[attention]") {
+  using rope::Index;
+  using rope::score_matrix;
+  constexpr Index B = 2, H = 3, Q = 4, K = 5;
+  const auto is = [](const auto& view, Index batch, Index heads, const auto& address_of) {
+    bool same = view.batch == batch && view.heads == heads && view.queries == Q && view.keys == K;
+    for (Index b = 0; b < B; ++b)
+      for (Index h = 0; h < H; ++h)
+        for (Index i = 0; i < Q; ++i)
+          for (Index j = 0; j < K; ++j)
+            same = same && view.at(b, h, i) + j * view.key_step() == address_of(b, h, i, j);
+    return same;
+  };
+  const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> columns(Q, K);
+  const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> rows(Q, K);
+  const Eigen::MatrixXf large(Q + 3, 2 * K);
+  CHECK(is(score_matrix(columns), 1, 1, [&](Index, Index, Index i, Index j) { return &columns(i, j); }));
+  CHECK(is(score_matrix(rows), 1, 1, [&](Index, Index, Index i, Index j) { return &rows(i, j); }));
+  CHECK(is(score_matrix(large.block(2, 1, Q, K)), 1, 1,
+           [&](Index, Index, Index i, Index j) { return &large(2 + i, 1 + j); }));
+  CHECK(is(score_matrix(large.topRows(K).leftCols(Q).transpose()), 1, 1,
+           [&](Index, Index, Index i, Index j) { return &large(j, i); }));
+  const Eigen::Tensor<float, 4> t(B, H, Q, K);
+  const Eigen::Tensor<float, 4, Eigen::RowMajor> r(B, H, Q, K);
+  const Eigen::Tensor<bool, 2> m(Q, K);
+  CHECK(is(score_matrix(t), B, H, [&](Index b, Index h, Index i, Index j) { return &t(b, h, i, j); }));
+  CHECK(is(score_matrix(r), B, H, [&](Index b, Index h, Index i, Index j) { return &r(b, h, i, j); }));
+  CHECK(is(score_matrix(m), 1, 1, [&](Index, Index, Index i, Index j) { return &m(i, j); }));
+  const Eigen::VectorXf keys(K);  // [queries, 1] by its indices
+  CHECK(score_matrix(keys).queries == K);
+  CHECK(score_matrix(keys.transpose()).keys == K);
+  CHECK(testing::throws_saying<std::invalid_argument>([] { score_matrix(Eigen::MatrixXf()); },
+                                                      "rope::score_matrix: the matrix must have entries, got "
+                                                      "[0, 0]; leave the option out"));
 }

@@ -60,8 +60,9 @@ struct attention_options {
   /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
   /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
-  /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
-  /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
+  /// A key is visible where the mask is true: score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, by its indices, or score_matrix(data, batch, heads, queries, keys) of row-major memory.
+  /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   std::span<const std::int64_t> query_positions = {};

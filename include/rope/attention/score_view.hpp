@@ -3,9 +3,14 @@
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
 
 #include <algorithm>  // std::max
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::integer_sequence
 
+#include <rope/base/integer_list.hpp>  // dense_of
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
 /// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
@@ -62,6 +67,66 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
     ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
                                                   keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+
+namespace detail {
+
+/// An Eigen matrix, array, Map, Ref or Block in memory, at strides that it tells.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+
+}  // namespace detail
+
+/// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
+/// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
+/// or [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  constexpr bool is_dense = detail::dense_in_any_order<X>, is_matrix = detail::tensor<const X, 2>,
+                 is_tensor = detail::tensor<const X, 4>;
+  static_assert(is_dense || is_matrix || is_tensor,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (is_dense || is_matrix || is_tensor) {
+    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                  "Eigen::Array<float, ...> first");
+    score_view<entry> view = {.data = x.data()};
+    if constexpr (is_dense) {
+      view.queries = x.rows();
+      view.keys = x.cols();
+      view.query_stride = x.rowStride();
+      view.key_stride = x.colStride();
+    } else {
+      Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+      Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+      constexpr int rank = int(X::NumIndices);
+      const auto sizes = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+      Index stride = 1;
+      for (int i = 0; i < rank; ++i) {  // from the fastest index on
+        const int axis = detail::is_row_major_tensor<X> ? i : rank - 1 - i;
+        *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+        *strides[axis] = stride;
+        stride *= *extents[axis];
+      }
+    }
+    if (view.data == nullptr)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("score_matrix: the matrix must have entries, got [", view.queries, ", ",
+                                 view.keys, "]; leave the option out where there is no matrix"));
+    return view;
+  }
 }
 
 }  // namespace ROPE_ABI

@@ -2,8 +2,10 @@
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 
+#include <array>
 #include <concepts>
 #include <type_traits>
+#include <utility>  // std::integer_sequence
 
 #include <rope/config.hpp>
 
@@ -32,6 +34,12 @@ template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
   return static_cast<Index>(x.dimension(number));
+}
+
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
 }
 
 }  // namespace detail

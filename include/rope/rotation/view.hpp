@@ -197,12 +197,6 @@ struct index_letters {
   }
 };
 
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
-
 /// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
 /// come here have stopped the compiler; an empty view spares the reader of that message a second one.
 template <index_letters letters, class X>

@@ -50,6 +50,10 @@ TEST_CASE("the comments of options show their use", "[attention]") {
   const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
   attention(q, k, v, out, {.mask = mask});
   CHECK(*out.at(0, 0, 0) == 0);
+  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> seen_by(queries, keys);
+  seen_by.setConstant(true);
+  attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+  CHECK(*out.at(0, 0, 0) == 1);
 }
 
 TEST_CASE("the comment of dropout_mask shows its use", "[attention]") {
