@@ -130,3 +130,31 @@ TEST_CASE("weights that do not fit each other are refused", "[block]") {
   options_refused(block + "scale and softcap must be 0 or of a magnitude in [",
                   [](options_type& x) { x.attention.softcap = 1e-310; });
 }
+
+TEST_CASE("a weight is a row-major matrix in memory, and a bias a vector", "[block]") {
+  using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  row_major w = row_major::Random(3, 4);
+  const Eigen::MatrixXf columns = Eigen::MatrixXf::Random(4, 3);
+  const Eigen::VectorXf b = Eigen::VectorXf::Random(3);
+  const auto is = [](const auto& weight, Index rows, Index cols, const auto& address_of) {
+    bool same = weight.rows() == rows && weight.cols() == cols;
+    for (Index r = 0; r < rows; ++r)
+      for (Index c = 0; c < cols; ++c) same = same && weight.data() + r * cols + c == address_of(r, c);
+    return same;
+  };
+  const auto in_w = [&](Index r, Index c) { return &w(r, c); };
+  CHECK(is(projection<const float>(w).weight, 3, 4, in_w));
+  CHECK(is(projection<float>(w).weight, 3, 4, in_w));
+  CHECK(is(projection<const float>(w.topRows(2)).weight, 2, 4, in_w));
+  CHECK(is(projection<const float>(Eigen::Map<const row_major>(w.data(), 3, 4)).weight, 3, 4, in_w));
+  CHECK(is(projection<const float>(columns.transpose()).weight, 3, 4,
+           [&](Index r, Index c) { return &columns(c, r); }));
+  const multi_head_weights<float> weights = {.q = w, .k = {w, b}};
+  CHECK(is(weights.q.weight, 3, 4, in_w));
+  CHECK(weights.q.bias.size() == 0);
+  CHECK(weights.k.bias.size() == 3);
+  CHECK(weights.k.bias.data() == b.data());
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { projection<const float> gaps(w.leftCols(2)); },
+      "rope::projection: the rows of a weight must lie next to each other, got a stride of 4 for 2 columns"));
+}

@@ -2,6 +2,7 @@
 #ifndef ROPE_BLOCK_WEIGHTS_HPP
 #define ROPE_BLOCK_WEIGHTS_HPP
 
+#include <concepts>  // std::convertible_to
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>  // attention_options
@@ -46,10 +47,43 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
+  /// A row-major Eigen matrix, without or with a bias, a vector of either orientation. It is not copied.
+  ///
+  /// Throws:  std::invalid_argument if its rows have gaps, as those of a block of a larger matrix
+  template <detail::dense W>
+  requires(!std::convertible_to<W, weight_map>) projection(W&& w)
+      : projection(checked_data(w), w.rows(), w.cols()) {}
+  template <detail::dense W, detail::dense B>
+  requires(!std::convertible_to<W, weight_map> || !std::convertible_to<B, bias_map>) projection(W&& w, B&& b)
+      : weight(checked_data(w), w.rows(), w.cols()), bias(b.data(), b.size()) {
+    static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
+                  "projection: a bias is an Eigen vector in memory with an inner stride of 1");
+  }
+  /// Row-major memory.
+  ///
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or null
   projection(T* w, Index out_features, Index in_features, T* b = nullptr)
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
+
+ private:
+  template <class W>
+  static T* checked_data(W& w) {
+    static_assert(detail::row_major_matrix<W>,
+                  "projection: a weight is row-major [out_features, in_features]; of a column-major matrix "
+                  "[in_features, out_features] give w.transpose(), and copy others to a row-major matrix");
+    if constexpr (detail::row_major_matrix<W>) {
+      if (w.rows() > 1 && w.outerStride() != w.cols())
+        ROPE_THROW(
+            std::invalid_argument,
+            detail::message("projection: the rows of a weight must lie next to each other, got a stride "
+                            "of ",
+                            w.outerStride(), " for ", w.cols(), " columns; copy the block first"));
+      return w.data();
+    } else {
+      return nullptr;
+    }
+  }
 };
 
 /// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
