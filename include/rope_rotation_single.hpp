@@ -2435,28 +2435,26 @@ auto view_of_tensor(const char* name, X& x) {
   if constexpr (tensor<X, rank>) {
     using value = std::remove_pointer_t<decltype(x.data())>;
     const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index reach = 1;
-    for (const Index e : extents) {
-      if (e < 0) ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got ", e));
-      if (!product_fits({reach, (std::max)(e, Index{1})},
-                        (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        ROPE_THROW(std::length_error, message(name, ": the tensor must not exceed the address space"));
-      reach *= (std::max)(e, Index{1});
-    }
     head_view<value> view = {x.data(), 1, 1, 1, 1, 1, 1, 1};
-    Index stride = 1, channel_stride = 1;
+    Index stride = 1, reach = 1;  // reach counts an extent of 0 as 1
     char before = 0;
     for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
       const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
+      const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
+      if (extent < 0)
+        ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got ", extent));
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
+        ROPE_THROW(std::length_error, message(name, ": the tensor must not exceed the address space"));
       const auto take = [&](Index& of_letter, Index& to_next) {
         if (c != before) to_next = stride;
-        of_letter *= extents[static_cast<std::size_t>(i)];
+        of_letter *= extent;
       };
       if (c == 'b') take(view.batch, view.batch_stride);
       if (c == 's') take(view.tokens, view.token_stride);
       if (c == 'h') take(view.heads, view.head_stride);
-      if (c == 'd') take(view.head_dim, channel_stride);
-      stride *= extents[static_cast<std::size_t>(i)];
+      if (c == 'd') view.head_dim *= extent;
+      stride *= extent;
+      reach *= most;
       before = c;
     }
     return view;
@@ -2498,62 +2496,56 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
 }  // namespace detail
 /// Defines the view of a tensor of `rank` indices named by the letters of the function. The tensor is of one
 /// storage order; the sentence for the `other` one says which function has the same indices reversed.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed, matrix)       \
-  template <class X>                                                                                       \
-  auto function(X&& x) {                                                                                   \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
-    static_assert(is_tensor,                                                                               \
-                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
-                            "; evaluate a slice, chip, reshape or expression into one first; " matrix);    \
-    if constexpr (is_tensor)                                                                               \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
-                    #function ": channels must be the fastest index; this tensor is " other                \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
-    return detail::view_of_tensor<#function>(#function, x);                                                \
-  }                                                                                                        \
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
+  template <class X>                                                                                        \
+  auto function(X&& x) {                                                                                    \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                     \
+    static_assert(is_tensor, #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank           \
+                                       "; evaluate a slice, chip, "                                         \
+                                       "reshape or expression into one first; matrices are thd(m, heads), " \
+                                       "bshd(m, batch, heads), dht(m, heads)");                             \
+    if constexpr (is_tensor)                                                                                \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                       \
+                    #function ": channels must be the fastest index; this tensor is " other                 \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                  \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
+    return detail::view_of_tensor<#function>(#function, x);                                                 \
+  }                                                                                                         \
   static_assert(true)
 // [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
 // row-major ones with channels last, column-major ones with channels first.
 //
 // Requires:  the tensor outlives the view
 // Throws:    std::length_error as bshd of a pointer
-#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed, matrix) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed, matrix)
-#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed, matrix) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed, matrix)
+#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
+  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
+#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \
+  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed)
 /// A row-major tensor (batch, tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb,
-                           "a row-major matrix is bshd(m, batch, heads)");
+ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb);
 /// A row-major tensor (batch, heads, tokens, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb,
-                           "a matrix is thd(m, heads) or bshd(m, batch, heads)");
+ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb);
 /// A row-major tensor (tokens, batch, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs,
-                           "a matrix is thd(m, heads) or bshd(m, batch, heads)");
+ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs);
 /// A row-major tensor (tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht, "a row-major matrix is thd(m, heads)");
+ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht);
 /// A column-major tensor (head_dim, heads, tokens, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd,
-                              "a column-major matrix is dht(m, heads)");
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd);
 /// A column-major tensor (head_dim, tokens, heads, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd,
-                              "a column-major matrix is dht(m, heads)");
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd);
 /// A column-major tensor (head_dim, heads, batch, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd,
-                              "a column-major matrix is dht(m, heads)");
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd);
 /// A column-major tensor (head_dim, heads, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd,
-                              "a column-major matrix is dht(m, heads)");
+ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_ROW_MAJOR_VIEW
 #undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
 #undef ROPE_DETAIL_TENSOR_VIEW
-#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                             \
-  static_assert(detail::row_major_matrix<Matrix>,                                                            \
-                name ": the matrix must be row-major in memory with an inner stride of 1, " shape            \
-                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "                  \
-                     "thd(m.transpose(), heads); evaluate an expression, a row of a column-major matrix or " \
-                     "a product into a row-major matrix first")
+#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
+  static_assert(detail::row_major_matrix<Matrix>,                                                 \
+                name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
+                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
+                     "thd(m.transpose(), heads); copy a product, an "                             \
+                     "expression or a row of a column-major matrix to a row-major matrix first")
 /// A row-major Eigen matrix [tokens, heads * head_dim], or a Map, Ref or Block of one, a row vector (one
 /// token), or the transpose of a column-major one.
 ///
