@@ -5611,6 +5611,23 @@ struct token_source {
     blocks_ = blocks;
     first_ = first;
   }
+  /// Whether row 0 of `next` is row n of this one, at the same strides, so that one call can read both.
+  bool is_followed_by(const token_source& next, Index n) const {
+    if (page_size_ > 0)
+      return next.page_size_ == page_size_ && next.view_.data == view_.data && next.first_ == first_ + n;
+    bool follows = next.page_size_ == 0 && are_apart(view_, next.view_, n);
+    if constexpr (is_quantized<C>) follows = follows && are_apart(view_.scales, next.view_.scales, n);
+    return follows;
+  }
+  /// These tokens with a longest row of `longest`.
+  token_source of_length(Index longest) const {
+    token_source all = *this;
+    all.tokens = longest;
+    if (page_size_ > 0) return all;
+    all.view_.tokens = longest;
+    all.token_stride = longest == 1 ? 0 : view_.token_stride;
+    return all;
+  }
   /// [head_dim]
   const C* at(Index b, Index t, Index h) const {
     if (page_size_ == 0) return view_.at(b, t, h);
@@ -5631,6 +5648,14 @@ struct token_source {
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
   }
  private:
+  /// In numbers: the pointer to row n would be invalid where `next` is elsewhere.
+  template <class View>
+  static bool are_apart(const View& first, const View& next, Index n) {
+    const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
+    const auto step = static_cast<std::uintptr_t>(n * first.batch_stride) * sizeof(*first.data);
+    return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
+           next.head_stride == first.head_stride && address(next) - address(first) == step;
+  }
   /// Every run of keys is looked up several times: a division took a tenth of a step over pages of 16 tokens.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
   stored_view<const C> view_ = {};  // or the pool
@@ -12800,6 +12825,652 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #ifndef ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 #define ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 
+#ifndef ROPE_CACHE_ATTENDED_ROWS_HPP
+#define ROPE_CACHE_ATTENDED_ROWS_HPP
+
+#ifndef ROPE_CACHE_POLICY_HPP
+#define ROPE_CACHE_POLICY_HPP
+/// The choices that the caches of keys and values offer.
+namespace rope {
+inline namespace ROPE_ABI {
+/// What a cache stores of a key.
+enum class key_storage {
+  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
+  /// costs a rounding.
+  rotated,
+  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
+  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
+  raw
+};
+/// Which position a key of a ring_cache is rotated by.
+enum class ring_positions {
+  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
+  /// sliding window and visible sinks, computed with less memory.
+  sequence,
+  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
+  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
+  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  cache
+};
+/// How many tokens a ring_cache keeps, and how it counts them.
+///
+///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
+struct ring_policy {
+  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  Index sinks = 0;
+  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  Index window = 0;
+  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  Index chunk = 1;
+  /// Which position a key is rotated by.
+  ring_positions positions = ring_positions::sequence;
+};
+namespace detail {
+/// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
+///          rotated keys
+inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
+  constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
+  if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
+      policy.window > limit || policy.chunk > limit)
+    ROPE_THROW(std::invalid_argument,
+               message("ring_cache: sinks must not be negative, window and chunk be positive, none above a ",
+                       "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
+                       policy.chunk));
+  if (policy.positions == ring_positions::cache && storage != key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message("ring_cache: positions in the cache change with every token and need raw keys, "
+                       "got rotated ones"));
+  return policy;
+}
+/// Slots of a row of a ring.  Throws: as checked_policy
+inline Index checked_slots(const ring_policy& policy, key_storage storage) {
+  checked_policy(policy, storage);
+  return policy.sinks + policy.window + policy.chunk - 1;
+}
+[[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
+  ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", axes,
+                                            " axes, ask for their coordinates or order"));
+}
+}  // namespace detail
+/// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
+/// without axes has one integer position per token.
+///
+///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
+///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
+///     const frequency_table<> table(on_axes(schedule, sections), prompt.coordinates);
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
+///
+/// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
+/// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
+/// coordinates. Text needs none: `append` with a table of positions, of the schedule itself, puts it on
+/// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
+/// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
+/// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of
+/// cache.coordinates().
+///
+///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
+///
+/// which is what `rope_deltas` are for elsewhere. A model that goes on at another one (VideoRoPE), or keeps
+/// an axis at 0 for text (the extra one of ggml), gives the coordinates of its text.
+///
+/// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
+/// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
+/// in the head, and refuses others. `shift` adds to all coordinates of tokens, which are rounded to doubles,
+/// `rebase` goes by them, and of the tables that both take, only the frequencies matter. A ring keeps
+/// rotated keys only, and goes on behind tokens that it has overwritten as well.
+///
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
+///          transformers
+struct token_axes {
+  Index count;  // at least 1
+  /// Throws:  std::invalid_argument unless there is an axis
+  explicit token_axes(Index axes) : count(axes) {
+    if (axes <= 0)
+      ROPE_THROW(std::invalid_argument, detail::message("token_axes: axes must be positive, got ", axes));
+  }
+};
+/// One row of a batch, for the functions of a cache that otherwise change every row.
+///
+///     cache.truncate(5, batch_row{2});
+struct batch_row {
+  Index index;  // in [0, batch)
+  /// Whether every row is meant; index is then not read. No index means every row, so a wrong one is refused.
+  bool every = false;
+};
+/// Every row of a batch.
+inline constexpr batch_row every_row = {0, true};
+/// The extents of kv_cache and ring_cache, whose base it is.
+///
+///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
+///
+/// \tparam Cache  the class that derives from this one
+template <class Cache>
+class cache_shape {
+ public:
+  /// Rows of the batch.
+  Index batch() const { return memory().batch(); }
+  /// Heads of keys and values.
+  Index kv_heads() const { return memory().keys().heads; }
+  /// Channels of a key head.
+  Index head_dim() const { return memory().keys().head_dim; }
+  /// Channels of a value head.
+  Index value_dim() const { return memory().values().head_dim; }
+ private:
+  friend Cache;
+  cache_shape() = default;
+  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
+};
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_POLICY_HPP
+/// What attention needs of stored tokens.
+namespace rope {
+inline namespace ROPE_ABI {
+/// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
+/// own. Row b has been given tokens 0, 1, ..., seen(b) - 1. It stores some of them, each in a slot. The
+/// newest tokens of a row are its queries.
+///
+///     value_type                  channels of keys and values
+///     batch()                     rows
+///     storage()                   whether keys are stored rotated or raw
+///     keys(b), values(b)          of row b, [1, slots, kv_heads, ...]: a head_view, or a quantized_view
+///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
+///                                 `sinks` go by it, and raw keys are rotated by it. An empty list means
+///                                 0, 1, 2, ...; no_token is a slot without a token, for causal rules alone
+///     seen(b)                     tokens that row b has been given and has not forgotten
+///     order_of(b, token)          the position of a token, whether or not it is stored
+///     query_counts(queries)       [batch]: how many of `queries` queries each row has in a call without
+///                                 counts; empty: all of them
+///     rules(function, options)    the options of the call with the rules of the rows. Throws if the options
+///                                 contradict them
+///     check_table<Layout>(table)  throws unless the stored keys were rotated by this table in this layout
+///
+/// A class may have more, which attention uses:
+///
+///     ordered(b)                  the order of order(b), which is otherwise read in every call
+///     placed(function, table)     the table where it rotates a stored key; otherwise at its own channel
+///     check_queries(function, b, queries)
+///                                 throws if a key that one of the newest `queries` tokens sees is gone
+///
+/// It has coordinates as rows_on_axes says, and ranks as rows_by_rank says.
+template <class Rows>
+concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
+                                 const attention_options& options, const frequency_table<float>& table) {
+  typename Rows::value_type;
+  { rows.batch() } -> std::convertible_to<Index>;
+  { rows.storage() } -> std::same_as<key_storage>;
+  { rows.keys(b) } -> std::convertible_to<detail::token_source<typename Rows::value_type>>;
+  { rows.values(b) } -> std::convertible_to<detail::token_source<typename Rows::value_type>>;
+  { rows.order(b) } -> std::convertible_to<std::span<const std::int64_t>>;
+  { rows.seen(b) } -> std::convertible_to<std::int64_t>;
+  { rows.order_of(b, token) } -> std::convertible_to<std::int64_t>;
+  { rows.query_counts(b) } -> std::convertible_to<std::span<const Index>>;
+  { rows.rules("attention", options) } -> std::same_as<attention_options>;
+  rows.template check_table<half_split>(table);
+};
+/// Rows whose tokens have axes() coordinates each, or a position where that is 0. coordinates_of(b, token) is
+/// those of a stored token, [axes].
+template <class Rows>
+concept rows_on_axes = attended_rows<Rows> && requires(const Rows& rows, Index b, std::int64_t token) {
+  { rows.axes() } -> std::convertible_to<Index>;
+  { rows.coordinates_of(b, token) } -> std::convertible_to<const double*>;
+};
+/// Rows that store the tokens of a ring_policy. With ring_positions::cache, keys are rotated by their rank
+/// among those that a query sees. slot(token) is the slot of a stored token: the sinks have the first slots,
+/// and the tokens behind them go through the others, over and over.
+template <class Rows>
+concept rows_by_rank = attended_rows<Rows> && requires(const Rows& rows, std::int64_t token) {
+  { rows.policy() } -> std::convertible_to<const ring_policy&>;
+  { rows.slot(token) } -> std::convertible_to<Index>;
+};
+/// What order(b) shows for a slot without a token: after every query.
+inline constexpr std::int64_t no_token = (std::numeric_limits<std::int64_t>::max)();
+namespace detail {
+/// The number of ranks that keys are rotated by; 0: keys are rotated by their positions.
+template <class Rows>
+std::int64_t ranks_of(const Rows& rows) {
+  if constexpr (rows_by_rank<Rows>)
+    if (rows.policy().positions == ring_positions::cache)
+      return std::int64_t{rows.policy().sinks} + rows.policy().window;
+  return 0;
+}
+/// Whether the keys of row b are at positions 0, 1, 2, ..., and what is known of their order otherwise.
+template <class Rows>
+bool is_counted(const Rows& rows, Index b) {
+  if constexpr (requires { rows.ordered(b); })
+    if (rows.ordered(b).counted == rows.seen(b)) return true;
+  return std::span<const std::int64_t>(rows.order(b)).empty();
+}
+/// The positions of the stored tokens of row b.
+template <class Rows>
+position_range held_positions(const Rows& rows, Index b) {
+  const std::span<const std::int64_t> order = rows.order(b);
+  position_range range;
+  if constexpr (requires { rows.ordered(b); })
+    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
+  if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
+  for (const std::int64_t position : order)
+    if (position != no_token) range.include(position);
+  return range;
+}
+/// The table where it rotates the heads of queries and keys.
+template <class Rows, class Table>
+auto placed_in(const Rows& rows, const Table& table) {
+  if constexpr (requires { rows.placed("attention", table); })
+    return rows.placed("attention", table);
+  else
+    return placed(table);
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_ATTENDED_ROWS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
+#define ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
+
+#ifndef ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
+#define ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
+
+#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+/// A norm and the table of the rotation that follows it, as one argument.
+namespace rope {
+inline namespace ROPE_ABI {
+/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
+/// these too: keys are then normalised, rotated and written in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+  /// The norm that comes first and the table behind it.
+  ///
+  /// \param table  a frequency_table, or one that is placed in the head
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+  /// The norm of a key.
+  const head_norm<W>& norm() const { return norm_; }
+  /// What a normalised key rotates by.
+  const placed_table<S>& table() const { return table_; }
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+namespace detail {
+/// In place of a norm: none.
+struct no_norm {};
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+/// What is done to new keys on their way into a cache.
+template <class S, class Norm>
+struct key_transform {
+  placed_table<S> table;
+  Norm norm;
+};
+template <rotation_table Table>
+auto key_transform_of(const Table& table) {
+  return key_transform<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_transform_of(const normed_table<S, W>& table) {
+  return key_transform<S, head_norm<W>>{table.table(), table.norm()};
+}
+}  // namespace detail
+/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_transform_of(table);
+};
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
+
+#ifndef ROPE_ROTATION_QUANTIZE_HPP
+#define ROPE_ROTATION_QUANTIZE_HPP
+/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Refuses views of different shapes, and null pointers where there are elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
+                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
+                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+  check_memory(function, x);
+}
+/// Rounds one head of a checked view.
+template <class X>
+void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
+  if constexpr (std::is_same_v<X, float>) {
+    *scale = quantize_channels(x, count, integers);
+  } else {
+    struct quantized_numbers {};
+    float* wide = workspace<quantized_numbers, float>(count);
+    widen(x, count, wide);
+    *scale = quantize_channels(wide, count, integers);
+  }
+}
+/// Calls body(b, t, h) for every head of a view.
+template <class X, class Threads, class Body>
+void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
+}
+}  // namespace detail
+/// Rounds every head to integers times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param out  of the same shape
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
+/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
+///            at most that (tests/rotation/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
+/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("quantize", x, out);
+  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                                  out.scale_at(b, t, h));
+  });
+}
+/// The numbers that integers and scales stand for.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
+///            per thread
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("dequantize", out, x);
+  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ROTATION_QUANTIZE_HPP
+/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
+/// copied, rotated, or normalised and rotated, each rounded once.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
+template <class T>
+class head_memory {
+ public:
+  /// \param channels  of all heads, 0 where there are no heads or no channels
+  head_memory(std::size_t channels, std::size_t /*heads*/) : channels_(channels) {}
+  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  }
+  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  }
+ private:
+  storage<T> channels_;
+};
+template <std::same_as<std::int8_t> T>
+class head_memory<T> {
+ public:
+  head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
+  quantized_view<std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+  quantized_view<const std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+ private:
+  storage<std::int8_t> integers_;
+  storage<float> scales_;
+};
+/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
+/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
+template <class T, class Visit>
+void for_each_part(const head_view<T>& heads, Index h, Index a, Index from, Index b, Index to, Index count,
+                   const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+}
+template <class T, class Visit>
+void for_each_part(const quantized_view<T>& heads, Index h, Index a, Index from, Index b, Index to,
+                   Index count, const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+  visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
+}
+/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which turn and are
+/// rounded again.
+template <class T, class Turn, class By>
+void turn_stored(Turn& turn, const head_view<T>& keys, Index b, Index slot, const By& by) {
+  turn.turn(keys, b, slot, by);
+}
+template <class Turn, class By>
+void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, Index slot, const By& by) {
+  struct turned_numbers {};
+  const auto token = keys.batch_range(b, 1).token_range(slot, 1);
+  const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+                                        keys.heads, Index{keys.head_dim});
+  dequantize(token, numbers);
+  turn.turn(numbers, Index{0}, Index{0}, by);
+  quantize(numbers, token);
+}
+/// Whether heads of X are stored as channels of type T with one rounding at most.
+template <class X, class T>
+inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
+/// New heads of K and V become channels of type T of a cache or of pages.
+#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
+  static_assert(                                                                                          \
+      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
+      name                                                                                                \
+      ": k and v have the channel type of what stores them, or are float where that is a "                \
+      "16-bit type, or any but double where it is std::int8_t")
+/// Queries and outputs of T meet stored channels of type C.
+#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
+  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
+                ": q and out have the channel type of the stored keys and values, or are float where " \
+                "that is a 16-bit type or std::int8_t")
+/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+template <class X, class T>
+void copy_channels(const head_view<X>& x, const head_view<T>& out) {
+  using value = std::remove_const_t<X>;
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index h = 0; h < x.heads; ++h)
+      for (Index t = 0; t < x.tokens; ++t) {
+        if constexpr (std::is_same_v<value, T>)
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+        else
+          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                  .template cast<T>();
+      }
+}
+/// The same with integers and scales.
+template <class X>
+void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  quantize(x, out);
+}
+template <class X, class T>
+void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
+  dequantize(x, out);
+}
+/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
+/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
+  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+    struct rotated_tokens {};
+    value* memory = workspace<rotated_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
+    copy_channels(wide, out);
+  } else {
+    copy_channels(x, out);
+    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
+  }
+}
+/// The same for heads that are normalised first.
+template <class Layout, class X, class T, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, const norm_rule<W>& norm) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
+  } else {
+    struct normed_tokens {};
+    value* memory = workspace<normed_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
+    copy_channels(wide, out);
+  }
+}
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
+  } else {
+    copy_channels(x, wide);
+    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
+  }
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  copy_channels(x, wide);
+  normalize_and_rotate_all<Layout, float>(head_view<const float>(wide), wide, norm, table, positions);
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  dequantize(x, out);
+  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+/// Copies of the keys that one query sees, rotated by their ranks among them.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...] in the order of these.
+template <class T>
+struct keys_by_rank {
+  head_view<const T> keys, values;
+};
+/// Copies those of key heads [head, head + heads) of row b that the query at `position`, which has rank
+/// `rank`, sees. They are valid until the next copy on this thread.
+template <class Layout, class T, class Rows, class S>
+keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
+                             std::int64_t position, std::int64_t rank) {
+  struct ranked_keys {};
+  struct ranked_values {};
+  const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
+  const Index sinks = rows.policy().sinks, count = to_index(rank + 1);
+  const head_view<T> keys = bhsd(workspace<ranked_keys, T>(count * heads * k.head_dim), 1, heads, count,
+                                 k.head_dim),
+                     values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
+                                   v.head_dim);
+  for (Index r = 0; r < count;) {
+    // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+    const Index slot = rows.slot(r < sinks ? r : position - rank + r);
+    const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
+    rotate_channels<Layout>(k.token_range(slot, run), keys.token_range(r, run), table,
+                            contiguous_positions{r});
+    copy_channels(v.token_range(slot, run), values.token_range(r, run));
+    r += run;
+  }
+  return {keys, values};
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
+
+#ifndef ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+#define ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+
 #ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
@@ -12984,143 +13655,6 @@ class newest_tokens {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-
-#ifndef ROPE_CACHE_POLICY_HPP
-#define ROPE_CACHE_POLICY_HPP
-/// The choices that the caches of keys and values offer.
-namespace rope {
-inline namespace ROPE_ABI {
-/// What a cache stores of a key.
-enum class key_storage {
-  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
-  /// costs a rounding.
-  rotated,
-  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
-  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
-  raw
-};
-/// Which position a key of a ring_cache is rotated by.
-enum class ring_positions {
-  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
-  /// sliding window and visible sinks, computed with less memory.
-  sequence,
-  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
-  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
-  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
-  cache
-};
-/// How many tokens a ring_cache keeps, and how it counts them.
-///
-///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
-struct ring_policy {
-  /// The first tokens of a sequence that are never overwritten (attention sinks).
-  Index sinks = 0;
-  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
-  Index window = 0;
-  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
-  Index chunk = 1;
-  /// Which position a key is rotated by.
-  ring_positions positions = ring_positions::sequence;
-};
-namespace detail {
-/// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
-///          rotated keys
-inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
-  constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
-  if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
-      policy.window > limit || policy.chunk > limit)
-    ROPE_THROW(std::invalid_argument,
-               message("ring_cache: sinks must not be negative, window and chunk be positive, none above a ",
-                       "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
-                       policy.chunk));
-  if (policy.positions == ring_positions::cache && storage != key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message("ring_cache: positions in the cache change with every token and need raw keys, "
-                       "got rotated ones"));
-  return policy;
-}
-/// Slots of a row of a ring.  Throws: as checked_policy
-inline Index checked_slots(const ring_policy& policy, key_storage storage) {
-  checked_policy(policy, storage);
-  return policy.sinks + policy.window + policy.chunk - 1;
-}
-[[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
-  ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", axes,
-                                            " axes, ask for their coordinates or order"));
-}
-}  // namespace detail
-/// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
-/// without axes has one integer position per token.
-///
-///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
-///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
-///     const frequency_table<> table(on_axes(schedule, sections), prompt.coordinates);
-///     cache.append<Layout>(k, v, table);
-///     attention<Layout>(q, cache, out, table);
-///
-/// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
-/// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
-/// coordinates. Text needs none: `append` with a table of positions, of the schedule itself, puts it on
-/// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
-/// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
-/// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of
-/// cache.coordinates().
-///
-///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
-///
-/// which is what `rope_deltas` are for elsewhere. A model that goes on at another one (VideoRoPE), or keeps
-/// an axis at 0 for text (the extra one of ggml), gives the coordinates of its text.
-///
-/// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
-/// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
-/// in the head, and refuses others. `shift` adds to all coordinates of tokens, which are rounded to doubles,
-/// `rebase` goes by them, and of the tables that both take, only the frequencies matter. A ring keeps
-/// rotated keys only, and goes on behind tokens that it has overwritten as well.
-///
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
-///          transformers
-struct token_axes {
-  Index count;  // at least 1
-  /// Throws:  std::invalid_argument unless there is an axis
-  explicit token_axes(Index axes) : count(axes) {
-    if (axes <= 0)
-      ROPE_THROW(std::invalid_argument, detail::message("token_axes: axes must be positive, got ", axes));
-  }
-};
-/// One row of a batch, for the functions of a cache that otherwise change every row.
-///
-///     cache.truncate(5, batch_row{2});
-struct batch_row {
-  Index index;  // in [0, batch)
-  /// Whether every row is meant; index is then not read. No index means every row, so a wrong one is refused.
-  bool every = false;
-};
-/// Every row of a batch.
-inline constexpr batch_row every_row = {0, true};
-/// The extents of kv_cache and ring_cache, whose base it is.
-///
-///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
-///
-/// \tparam Cache  the class that derives from this one
-template <class Cache>
-class cache_shape {
- public:
-  /// Rows of the batch.
-  Index batch() const { return memory().batch(); }
-  /// Heads of keys and values.
-  Index kv_heads() const { return memory().keys().heads; }
-  /// Channels of a key head.
-  Index head_dim() const { return memory().keys().head_dim; }
-  /// Channels of a value head.
-  Index value_dim() const { return memory().values().head_dim; }
- private:
-  friend Cache;
-  cache_shape() = default;
-  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
-};
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_POLICY_HPP
 /// Which tokens each row of a cache holds, and at which positions.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -13723,372 +14257,640 @@ class turn_between_axes {
 }  // namespace rope
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
-#ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
-#define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
+#ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+#define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+
+#ifndef ROPE_CACHE_PAGE_VIEW_HPP
+#define ROPE_CACHE_PAGE_VIEW_HPP
+/// Keys and values in the pages of a pool that the caller owns.
+namespace rope {
+inline namespace ROPE_ABI {
+/// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
+/// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
+/// and at position t.
+///
+///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
+///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
+///                                  blocks, lengths);
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///     attention<Layout>(q, pages, out, table);
+///
+/// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
+///
+/// \tparam T  a channel type, or std::int8_t: pools are then quantized_view, of what `quantize` makes of
+///            float or 16-bit heads; const where nothing is written
+///
+/// Requires:  the pool and both lists outlive the view, which reads them anew at every call
+template <class T>
+class page_view {
+ public:
+  using value_type = std::remove_const_t<T>;  // a channel as it is stored
+  /// The pages of a pool, in any order of axes.
+  struct pool {
+    detail::stored_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+  };
+  /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
+  ///                 entries behind the last token of a sequence are not read
+  /// \param lengths  any integers, [sequences]: tokens of each, those that are written next included
+  /// \param storage  whether keys are rotated before they are written, or raw ones whenever they are read
+  ///
+  /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
+  ///          tokens, or blocks are no matrix of as many rows as there are lengths
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
+            key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    check_memory();
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("page_view: blocks must be [sequences, blocks] for the ", sequences(),
+                                 " sequences that have lengths, got [", list.rows, ", ", list.columns, "]"));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+  }
+  /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
+  const detail::stored_view<T>& keys() const { return memory_.keys; }
+  /// The values of the pool, [pages, page_size, kv_heads, value_dim].
+  const detail::stored_view<T>& values() const { return memory_.values; }
+  /// Whether keys are stored rotated or raw.
+  key_storage storage() const { return storage_; }
+  /// Number of sequences.
+  Index sequences() const { return static_cast<Index>(lengths_.size()); }
+  /// Tokens of a page.
+  Index page_size() const { return memory_.keys.tokens; }
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The same holds below
+  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
+  Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
+  /// The place of token t in its page.
+  Index slot(Index t) const { return t % page_size(); }
+  /// Entries of `blocks` per sequence.
+  Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
+  /// The page of every block, [sequences, blocks].
+  const detail::block_table& blocks() const { return blocks_; }
+  /// Checks that the tokens of every sequence are in pages of the pool.
+  ///
+  /// \param function  the name that errors begin with
+  ///
+  /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
+  ///          block that holds tokens names a page beyond the pool
+  void check_blocks(const char* function) const {
+    for (Index s = 0; s < sequences(); ++s) {
+      // Not blocks * page_size, which may overflow.
+      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
+      if (tokens < 0 || used > blocks_of_a_sequence_)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
+                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
+                                   lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s));
+      for (Index block = 0; block < used; ++block)
+        if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
+          ROPE_THROW(std::out_of_range,
+                     detail::message(function, ": block ", block, " of sequence ", s,
+                                     " must be a page in [0, ", memory_.keys.batch, "), got ", page));
+    }
+  }
+ private:
+  void check_memory() const {
+    const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_stored("page_view", k);
+    detail::check_stored("page_view", v);
+    if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("page_view: keys and values must have the same pages, page_size and heads, got [",
+                          k.batch, ", ", k.tokens, ", ", k.heads, "] and [", v.batch, ", ", v.tokens, ", ",
+                          v.heads, "]"));
+    if (k.tokens == 0)
+      ROPE_THROW(std::invalid_argument, detail::message("page_view: a page must hold a token, got 0"));
+  }
+  pool memory_;
+  detail::block_table blocks_;
+  Index blocks_of_a_sequence_ = 0;
+  detail::row_counts lengths_;
+  key_storage storage_;
+};
+namespace detail {
+/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
+///
+/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
+///          blocks that hold tokens
+template <class T, class First, class Count>
+void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
+                         const Count& count) {
+  const Index size = pages.page_size();
+  Index written = 0;
+  const auto for_each_written = [&](const auto& visit) {
+    for (Index s = 0; s < pages.sequences(); ++s)
+      if (count(s) > 0)
+        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
+          visit(pages.blocks().page(s, block));
+  };
+  for_each_written([&](Index) { ++written; });
+  struct changed_pages {};
+  Index* changed = workspace<changed_pages, Index>(2 * written);
+  Index* seen = changed + written;
+  written = 0;
+  for_each_written([&](Index page) { changed[written++] = page; });
+  sort(changed, changed + written);
+  std::fill(seen, seen + written, Index{0});
+  for (Index s = 0; s < pages.sequences(); ++s)
+    for (Index block = 0; block * size < pages.length(s); ++block) {
+      const Index page = pages.blocks().page(s, block);
+      const Index* at = std::lower_bound(changed, changed + written, page);
+      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": a page that is written must belong to one sequence; page ", page,
+                           " stands in the table twice, give sequence ", s, " a copy"));
+    }
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_PAGE_VIEW_HPP
+/// The tokens of a call that belong to each row: the first ones of a row each, or laid end to end.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Which tokens of a call belong to which row. Without offsets the call has a row for each, which begins with
+/// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
+class row_queries {
+ public:
+  row_queries(Index tokens, const row_counts& counts) : tokens_(tokens), counts_(counts) {}
+  row_queries(Index tokens, std::span<const std::int64_t> offsets) : tokens_(tokens), offsets_(offsets) {}
+  /// Tokens of row b; the first of them in its row of the call.
+  Index count(Index b) const {
+    return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
+  }
+  Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
+  /// The place of token i of row b among all tokens of the call.
+  Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
+  /// Tokens of a row of the call that belong to no row.
+  Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
+  /// The tokens of `number` rows from b on, which have as many, [number, count(b), heads, head_dim].
+  template <class X>
+  head_view<X> rows(const head_view<X>& x, Index b, Index number) const {
+    if (offsets_.empty()) return x.batch_range(b, number).token_range(0, count(b));
+    return {x.at(0, first(b), 0),      number,         count(b),     x.heads, x.head_dim,
+            count(b) * x.token_stride, x.token_stride, x.head_stride};
+  }
+ protected:
+  bool laid_end_to_end() const { return !offsets_.empty(); }
+  /// Throws:  std::invalid_argument unless there are offsets for so many rows
+  void check_offsets_of(const char* function, Index rows) const {
+    check_offsets(function, "query_offsets", rows + 1, tokens_, [&](Index b) { return offset(b); });
+  }
+  Index offset_count() const { return static_cast<Index>(offsets_.size()); }
+ private:
+  std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
+  Index tokens_;
+  row_counts counts_;
+  std::span<const std::int64_t> offsets_;
+};
+/// Which tokens of a call are the newest ones of which sequence in pages.
+template <class T>
+class newest_in_pages : public row_queries {
+ public:
+  newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
+      : row_queries(tokens, offsets), pages_(pages) {}
+  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
+  ///          and no more of any than it has
+  void check_counts(const char* function, Index batch) const {
+    if (!laid_end_to_end()) {
+      if (batch != sequences())
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": without query_offsets there is a row for each of the ", sequences(),
+                           " sequences, got ", batch));
+    } else {
+      if (batch != 1 || offset_count() != sequences() + 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": query_offsets are sequences + 1 = ", sequences() + 1,
+                           " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch));
+      check_offsets_of(function, sequences());
+    }
+    for (Index s = 0; s < sequences(); ++s)
+      if (count(s) > pages_.length(s))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": lengths include the new tokens: sequence ", s, " has a length of ",
+                           pages_.length(s), " and ", count(s), " new tokens"));
+  }
+  Index sequences() const { return pages_.sequences(); }
+  /// The position of the first new token of a sequence.
+  Index start(Index s) const { return pages_.length(s) - count(s); }
+  /// The positions of all new tokens.
+  position_range range() const {
+    position_range all;
+    for (Index s = 0; s < sequences(); ++s)
+      if (count(s) > 0) {
+        all.include(start(s));
+        all.include(pages_.length(s) - 1);
+      }
+    return all;
+  }
+ private:
+  const page_view<T>& pages_;
+};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+/// By which rows of a table queries are rotated where tokens have coordinates. A table of coordinates must be
+/// at those of the tokens; a table of positions rotates text.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The row of the table for query i of row first + b of the stored tokens.
+struct listed_angles {
+  const std::int64_t* rows;
+  const row_queries& queries;
+  Index first;
+  std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
+};
+/// Throws:  std::invalid_argument unless row `row` of the table is where a token is
+template <class S>
+void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
+                       const char* token) {
+  const auto of_table = table.coordinates();
+  for (Index a = 0; a < table.axes(); ++a)
+    if (!equal(of_table(row, a), coordinates[a]))
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: the table must be at the coordinates of ", token, ", row ", row,
+                         " is at ", of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]));
+}
+/// Checks a table for raw keys, whose rows are all tokens, row by row of the batch.
+///
+/// Throws:  std::invalid_argument
+template <class Layout, class T, class Rows, class S>
+void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  if (!is_coordinate_table("attention", rows.axes(), table))
+    ROPE_THROW(std::invalid_argument,
+               message("attention: raw keys on ", rows.axes(),
+                       " axes are read by a table at cache.coordinates(), got one of positions"));
+  std::int64_t size = 0;
+  for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
+  if (table.rows() != size)
+    ROPE_THROW(std::invalid_argument,
+               message("attention: raw keys are read by a table at cache.coordinates(), which has ", size,
+                       " rows, got ", table.rows()));
+  check_rotation<Layout>("attention", q, placed, known_range{});
+  Index row = 0;
+  for (Index b = 0; b < rows.batch(); ++b)
+    for (std::int64_t token = 0; token < rows.seen(b); ++token)
+      check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
+}
+/// Writes the row of the table for every query to angles[queries.place(b, i)].
+///
+/// Throws:  std::invalid_argument unless the table is of coordinates, at those of the queries, or of
+///          positions, and queries are text; std::out_of_range if a position is outside the table
+template <class Layout, class T, class Rows, class S>
+void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
+                         const placed_table<S>& placed, std::int64_t* angles) {
+  const auto for_each_query = [&](const auto& visit) {
+    for (Index b = 0; b < rows.batch(); ++b)
+      for (Index i = 0; i < queries.count(b); ++i)
+        angles[queries.place(b, i)] =
+            visit(b, i, rows.coordinates_of(b, rows.seen(b) - queries.count(b) + i));
+  };
+  if (is_coordinate_table("attention", rows.axes(), placed.table())) {
+    const token_rows tokens = checked_token_rows("attention", placed.table().rows(), q.batch, q.tokens);
+    check_rotation<Layout>("attention", q, placed, tokens);
+    for_each_query([&](Index b, Index i, const double* at) {
+      check_coordinates(placed.table(), tokens(b, i), at, "the queries, which are the newest tokens");
+      return std::int64_t{tokens(b, i)};
+    });
+    return;
+  }
+  position_range range;
+  for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
+    for (Index a = 0; a < rows.axes(); ++a)
+      if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
+        ROPE_THROW(std::invalid_argument,
+                   message("attention: a table of positions turns text, which is at one integer on all "
+                           "axes; give a table of coordinates for a query at ",
+                           at[0], " and ", at[a]));
+    const auto position = static_cast<std::int64_t>(at[0]);
+    range.include(position);
+    return position;
+  });
+  check_rotation<Layout>("attention", q, placed, known_range{range});
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+/// One call of attention to stored tokens: its checks, and the calls of the kernels for its rows.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Throws:  std::invalid_argument if the options list what stored tokens decide
+inline void check_cache_lists(const char* function, const attention_options& options) {
+  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
+    if (!list.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
+                         " empty in the options, got length ", list.size()));
+  };
+  demand_empty("query_positions", options.query_positions);
+  demand_empty("key_positions", options.key_positions);
+  demand_empty("query_counts", options.query_counts);
+  demand_empty("key_counts", options.key_counts);
+  demand_empty("query_offsets", options.query_offsets);
+  demand_empty("key_offsets", options.key_offsets);
+  if (!equal(options.dropout, 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
+                       options.dropout));
+}
+/// Rows [b, b + number) of a matrix of scores, [number, heads, queries, keys].
+template <class X>
+score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, Index keys) {
+  if (!x) return x;
+  x.data = x.at(b, 0, 0);
+  if (x.batch != 1) x.batch = number;
+  if (x.queries != 1) x.queries = queries;
+  if (x.keys != 1) x.keys = keys;
+  return x;
+}
+/// A call of attention to stored tokens. The constructor checks it, run() computes it.
+template <class Layout, class T, class Rows, class S, class Threads>
+class attended_call {
+  using C = typename Rows::value_type;
+  ROPE_DETAIL_CHECK_READ("attention", T, C);
+  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
+ public:
+  /// \param queries  which tokens of q are those of which row
+  attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
+                const placed_table<S>* table, const attention_options& options, const row_queries& queries,
+                const Threads& threads)
+      : q_(q),
+        rows_(rows),
+        out_(out),
+        table_(table),
+        options_(rows.rules("attention", options)),
+        queries_(queries),
+        threads_(threads) {
+    check_call();
+    for (Index b = 0; b < rows_.batch(); ++b) check_row(b);
+    find_positions();
+    check_rotation_of_call();
+  }
+  /// Rows that are alike are one call of a kernel.
+  void run() const {
+    for (Index b = 0, number; b < rows_.batch(); b += number) {
+      number = 1;
+      clear_padding(b);
+      if (queries_.count(b) == 0) continue;
+      if (ranks_of(rows_) > 0) {
+        attend_by_rank(b);
+      } else {
+        for (; are_alike(b, b + number); ++number) clear_padding(b + number);
+        attend_rows(b, number);
+      }
+    }
+  }
+ private:
+  token_source<C> keys(Index b) const { return rows_.keys(b); }
+  token_source<C> values(Index b) const { return rows_.values(b); }
+  bool raw() const { return rows_.storage() == key_storage::raw; }
+  void check_call() const {
+    check_view("attention", q_);
+    check_view("attention", out_);
+    check_memory("attention", q_, out_);
+    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
+               out_.batch);
+    check_rule("attention", q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens,
+               out_.tokens);
+    check_cache_lists("attention", options_);
+    if (!rotates && raw())
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: this cache stores raw keys, give the layout and the table"));
+    if constexpr (rotates) rows_.template check_table<Layout>(*table_);
+    Index longest = 0;
+    for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    check_options("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
+    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
+    // Raw keys are rotated while they are read.
+    raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
+          : check_products<T, C, false>("attention", options_.products, q_.head_dim);
+  }
+  void check_row(Index b) const {
+    const token_source<C> k = keys(b), v = values(b);
+    const auto without_tokens = [](const token_source<C>& x) {
+      return head_view<const T>{nullptr, 0, 0, x.heads, x.head_dim, 0, 0, 0};
+    };
+    // A call without tokens checks all that has to do with the extents of heads.
+    checked_attention(q_.batch_range(0, 0).token_range(0, 0), without_tokens(k), without_tokens(v),
+                      out_.batch_range(0, 0).token_range(0, 0), attention_options());
+    const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
+    check_rule("attention", k.tokens == v.tokens, "keys and values of a row must have the same slots",
+               k.tokens, v.tokens);
+    check_rule("attention", listed == k.tokens || (listed == 0 && k.tokens == rows_.seen(b)),
+               "the order of a row must have a position for each slot, or be empty where every token has a "
+               "slot",
+               listed, k.tokens);
+    const Index count = queries_.count(b);
+    if (count > rows_.seen(b))
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: append the keys of the queries before they attend: ", count,
+                         " queries, ", rows_.seen(b), " cached tokens"));
+    if constexpr (requires { rows_.check_queries("attention", b, count); })
+      if (count > 0) rows_.check_queries("attention", b, count);
+  }
+  /// The positions of all queries, which visibility goes by.
+  void find_positions() {
+    struct query_positions {};
+    positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
+    for_each_query([&](Index b, Index i, std::int64_t token) {
+      positions_[queries_.place(b, i)] = rows_.order_of(b, token);
+    });
+  }
+  template <class Visit>
+  void for_each_query(const Visit& visit) const {
+    for (Index b = 0; b < rows_.batch(); ++b)
+      for (Index i = 0, count = queries_.count(b); i < count; ++i) visit(b, i, rows_.seen(b) - count + i);
+  }
+  void check_rotation_of_call() {
+    angles_ = positions_;
+    if constexpr (rotates) {
+      struct query_angles {};
+      const Index size = q_.batch * q_.tokens;
+      if constexpr (rows_on_axes<Rows>)
+        if (rows_.axes() > 0) {
+          if (raw()) return check_raw_keys_on_axes<Layout>(q_, rows_, *table_);
+          angles_ = workspace<query_angles, std::int64_t>(size);
+          return find_angles_on_axes<Layout>(q_, rows_, queries_, *table_, angles_);
+        }
+      position_range read;
+      if (const std::int64_t ranks = ranks_of(rows_); ranks > 0) {
+        angles_ = workspace<query_angles, std::int64_t>(size);
+        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
+          const Index place = queries_.place(b, i);
+          angles_[place] = (std::min)(positions_[place], ranks - 1);
+          read.include(0);
+          read.include(angles_[place]);
+        });
+      } else {
+        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
+          read.include(positions_[queries_.place(b, i)]);
+        });
+        if (raw())
+          for (Index b = 0; b < rows_.batch(); ++b)
+            if (const position_range held = held_positions(rows_, b);
+                queries_.count(b) > 0 && !held.empty()) {
+              read.include(held.smallest);
+              read.include(held.largest);
+            }
+      }
+      check_rotation<Layout>("attention", q_, *table_, known_range{read});
+    }
+  }
+  /// Zeros for the tokens of row b of the call that are no queries.
+  void clear_padding(Index b) const {
+    const Index padding = queries_.padding(b);
+    for (Index t = q_.tokens - padding; padding > 0 && t < q_.tokens; ++t)
+      for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
+    if (!options_.log_sum_exp.empty() && padding > 0)
+      std::fill_n(options_.log_sum_exp.data() + queries_.place(b, queries_.count(b)) * q_.heads,
+                  padding * q_.heads, attention_options::no_keys);
+  }
+  /// The row of the table that rotates a key at position 0: raw keys on axes are rotated by the rows of a
+  /// table for all tokens, one row of the batch after the other.
+  std::int64_t row_of_zero(Index b) const {
+    std::int64_t row = 0;
+    if constexpr (rotates && rows_on_axes<Rows>)
+      if (raw() && rows_.axes() > 0)
+        for (Index before = 0; before < b; ++before) row += rows_.seen(before);
+    return row;
+  }
+  /// Whether a call of a kernel for rows [first, next) can take row `next` as well. Rows with other numbers
+  /// of queries cannot be joined: which kernel reads them, and so their bits, depends on the number.
+  bool are_alike(Index first, Index next) const {
+    return next < rows_.batch() && queries_.count(next) == queries_.count(first) &&
+           is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
+           (options_.log_sum_exp.empty() || queries_.padding(first) == 0) &&
+           keys(first).is_followed_by(keys(next), next - first) &&
+           values(first).is_followed_by(values(next), next - first);
+  }
+  /// The options of all queries of rows [b, b + number), whose log_sum_exp lie next to each other.
+  attention_options options_of(Index b, Index number, Index keys) const {
+    const Index count = queries_.count(b);
+    attention_options options = options_;
+    options.bias = scores_of(options.bias, b, number, count, keys);
+    options.mask = scores_of(options.mask, b, number, count, keys);
+    if (!options.log_sum_exp.empty())
+      options.log_sum_exp =
+          part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
+    return options;
+  }
+  /// Attention of rows that are alike. Raw keys are rotated while they are read.
+  void attend_rows(Index b, Index number) const {
+    struct key_counts {};
+    std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
+    Index longest = 0;
+    bool ragged = false;
+    for (Index n = 0; n < number; ++n) {
+      counts[n] = keys(b + n).tokens;
+      ragged = ragged || counts[n] != counts[0];
+      longest = (std::max)(longest, to_index(counts[n]));
+    }
+    const Index count = queries_.count(b);
+    attention_options options = options_of(b, number, longest);
+    const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
+    if (is_counted(rows_, b)) {
+      if (ragged) options.key_counts = {counts, static_cast<std::size_t>(number)};
+      return attend_rows(b, number, visibility(options, shape, key_order::contiguous));
+    }
+    options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
+    options.key_positions = rows_.order(b);
+    if constexpr (requires { rows_.ordered(b); })
+      attend_rows(
+          b, number,
+          visibility(options, shape,
+                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any));
+    else
+      attend_rows(b, number, visibility(options, shape));
+  }
+  void attend_rows(Index b, Index number, const visibility& rules) const {
+    const Index longest = rules.shape().keys;
+    const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
+    const head_view<const T> q = queries_.rows(q_, b, number);
+    const head_view<T> out = queries_.rows(out_, b, number);
+    if constexpr (rotates)
+      if (raw())
+        return attend(
+            attention_call<T, table_rotation<Layout, S>, C>{
+                q, k, v, out, rules, {tables_of(*table_), row_of_zero(b)}},
+            threads_);
+    attend(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, threads_);
+  }
+  /// Queries [first, first + q.tokens) of rows from b on.
+  head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
+    if constexpr (!rotates) {
+      return q;
+    } else {
+      struct rotated_queries {};
+      const head_view<T> to =
+          bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
+      rotate_all<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
+      return to;
+    }
+  }
+  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
+  /// One call of a kernel takes one key head, so that its copy stays in cache, or all where sums are asked
+  /// for, which are next to each other for all heads.
+  void attend_by_rank(Index b) const {
+    if constexpr (rows_by_rank<Rows> && rotates) {
+      const head_view<const T> q = queries_.rows(q_, b, 1);
+      const head_view<T> out = queries_.rows(out_, b, 1);
+      const Index kv_heads = keys(b).heads, step = options_.log_sum_exp.empty() ? Index{1} : kv_heads;
+      const Index heads = kv_heads == 0 ? 0 : step * (q.heads / kv_heads);
+      for (Index i = 0; i < q.tokens; ++i) {
+        const std::int64_t position = positions_[queries_.place(b, i)], rank = angles_[queries_.place(b, i)];
+        const head_view<const T> query = rotated(q.token_range(i, 1), b, i);
+        for (Index h = 0; h < kv_heads; h += step) {
+          const keys_by_rank<T> seen = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
+          const Index first = h / step * heads;
+          attention_options options = options_of(b, 1, seen.keys.tokens);
+          if (!options.sink_logits.empty()) options.sink_logits = part_of(options.sink_logits, first, heads);
+          if (!options.log_sum_exp.empty())
+            options.log_sum_exp = part_of(options.log_sum_exp, i * heads, heads);
+          options.causal = false;
+          options.window = options.sinks = 0;
+          const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
+          attend(attention_call<T, no_rotation, T>{query.head_range(first, heads),
+                                                   seen.keys,
+                                                   seen.values,
+                                                   out.token_range(i, 1).head_range(first, heads),
+                                                   rules,
+                                                   {}},
+                 threads_);
+        }
+      }
+    }
+  }
+  head_view<const T> q_;
+  const Rows& rows_;
+  head_view<T> out_;
+  const placed_table<S>* table_;
+  attention_options options_;
+  const row_queries& queries_;
+  const Threads& threads_;
+  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries, and their rows of the table
+};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
 #ifndef ROPE_CACHE_KV_CACHE_HPP
 #define ROPE_CACHE_KV_CACHE_HPP
 
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-
-#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-
-#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
-#define ROPE_ROTATION_NORMED_TABLE_HPP
-/// A norm and the table of the rotation that follows it, as one argument.
-namespace rope {
-inline namespace ROPE_ABI {
-/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
-/// these too: keys are then normalised, rotated and written in one pass.
-///
-///     cache.append<half_split>(k, v, normed_table(k_norm, table));
-///
-/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
-///
-/// \tparam S  float or double: the type of a table entry
-/// \tparam W  the type of a weight
-template <class S, class W>
-class normed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-  /// The norm that comes first and the table behind it.
-  ///
-  /// \param table  a frequency_table, or one that is placed in the head
-  template <rotation_table Table>
-  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
-  /// The norm of a key.
-  const head_norm<W>& norm() const { return norm_; }
-  /// What a normalised key rotates by.
-  const placed_table<S>& table() const { return table_; }
- private:
-  head_norm<W> norm_;
-  placed_table<S> table_;
-};
-template <class W, rotation_table Table>
-normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
-namespace detail {
-/// In place of a norm: none.
-struct no_norm {};
-template <class T>
-no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
-  return {};
-}
-/// What is done to new keys on their way into a cache.
-template <class S, class Norm>
-struct key_transform {
-  placed_table<S> table;
-  Norm norm;
-};
-template <rotation_table Table>
-auto key_transform_of(const Table& table) {
-  return key_transform<typename Table::scalar, no_norm>{placed(table), {}};
-}
-template <class S, class W>
-auto key_transform_of(const normed_table<S, W>& table) {
-  return key_transform<S, head_norm<W>>{table.table(), table.norm()};
-}
-}  // namespace detail
-/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
-template <class Table>
-concept key_table = requires(const Table& table) {
-  detail::key_transform_of(table);
-};
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
-
-#ifndef ROPE_ROTATION_QUANTIZE_HPP
-#define ROPE_ROTATION_QUANTIZE_HPP
-/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Refuses views of different shapes, and null pointers where there are elements.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class X, class T>
-void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
-  check_view(function, x);
-  check_quantized(function, integers);
-  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
-      x.head_dim != integers.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
-                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
-                       ", ", integers.heads, ", ", integers.head_dim, "]"));
-  check_memory(function, x);
-}
-/// Rounds one head of a checked view.
-template <class X>
-void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
-  if constexpr (std::is_same_v<X, float>) {
-    *scale = quantize_channels(x, count, integers);
-  } else {
-    struct quantized_numbers {};
-    float* wide = workspace<quantized_numbers, float>(count);
-    widen(x, count, wide);
-    *scale = quantize_channels(wide, count, integers);
-  }
-}
-/// Calls body(b, t, h) for every head of a view.
-template <class X, class Threads, class Body>
-void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
-  });
-}
-}  // namespace detail
-/// Rounds every head to integers times one scale.
-///
-///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
-///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
-/// \param out  of the same shape
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
-///
-/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
-/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
-///
-/// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
-///            at most that (tests/rotation/quantize.test.cpp)
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
-/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
-template <class X, class T, class Threads = this_thread>
-void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
-  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
-                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("quantize", x, out);
-  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                                  out.scale_at(b, t, h));
-  });
-}
-/// The numbers that integers and scales stand for.
-///
-///     out_d = scale i_d
-///
-/// \param x    [batch, tokens, heads, head_dim]
-/// \param out  of the same shape, of float or a 16-bit type
-///
-/// Requires:  x and out share no memory
-/// Throws:    as quantize
-/// Accuracy:  one rounding to float, and one to the type of out
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
-template <class X, class T, class Threads = this_thread>
-void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
-  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("dequantize", out, x);
-  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
-    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
-  });
-}
-ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ROTATION_QUANTIZE_HPP
-/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
-/// copied, rotated, or normalised and rotated, each rounded once.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
-template <class T>
-class head_memory {
- public:
-  /// \param channels  of all heads, 0 where there are no heads or no channels
-  head_memory(std::size_t channels, std::size_t /*heads*/) : channels_(channels) {}
-  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
-  }
-  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
-  }
- private:
-  storage<T> channels_;
-};
-template <std::same_as<std::int8_t> T>
-class head_memory<T> {
- public:
-  head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
-  quantized_view<std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-  quantized_view<const std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
- private:
-  storage<std::int8_t> integers_;
-  storage<float> scales_;
-};
-/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
-/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
-template <class T, class Visit>
-void for_each_part(const head_view<T>& heads, Index h, Index a, Index from, Index b, Index to, Index count,
-                   const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-}
-template <class T, class Visit>
-void for_each_part(const quantized_view<T>& heads, Index h, Index a, Index from, Index b, Index to,
-                   Index count, const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-  visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
-}
-/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which turn and are
-/// rounded again.
-template <class T, class Turn, class By>
-void turn_stored(Turn& turn, const head_view<T>& keys, Index b, Index slot, const By& by) {
-  turn.turn(keys, b, slot, by);
-}
-template <class Turn, class By>
-void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, Index slot, const By& by) {
-  struct turned_numbers {};
-  const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-  const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
-                                        keys.heads, Index{keys.head_dim});
-  dequantize(token, numbers);
-  turn.turn(numbers, Index{0}, Index{0}, by);
-  quantize(numbers, token);
-}
-/// Whether heads of X are stored as channels of type T with one rounding at most.
-template <class X, class T>
-inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
-/// New heads of K and V become channels of type T of a cache or of pages.
-#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
-  static_assert(                                                                                          \
-      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
-      name                                                                                                \
-      ": k and v have the channel type of what stores them, or are float where that is a "                \
-      "16-bit type, or any but double where it is std::int8_t")
-/// Queries and outputs of T meet stored channels of type C.
-#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
-  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
-                ": q and out have the channel type of the stored keys and values, or are float where " \
-                "that is a 16-bit type or std::int8_t")
-/// Copies heads of one shape, rounding or widening each channel once where the types differ.
-template <class X, class T>
-void copy_channels(const head_view<X>& x, const head_view<T>& out) {
-  using value = std::remove_const_t<X>;
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index h = 0; h < x.heads; ++h)
-      for (Index t = 0; t < x.tokens; ++t) {
-        if constexpr (std::is_same_v<value, T>)
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-        else
-          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                  .template cast<T>();
-      }
-}
-/// The same with integers and scales.
-template <class X>
-void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  quantize(x, out);
-}
-template <class X, class T>
-void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
-  dequantize(x, out);
-}
-/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
-/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
-  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
-    struct rotated_tokens {};
-    value* memory = workspace<rotated_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
-    copy_channels(wide, out);
-  } else {
-    copy_channels(x, out);
-    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
-  }
-}
-/// The same for heads that are normalised first.
-template <class Layout, class X, class T, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, const norm_rule<W>& norm) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
-  } else {
-    struct normed_tokens {};
-    value* memory = workspace<normed_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
-    copy_channels(wide, out);
-  }
-}
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
-  } else {
-    copy_channels(x, wide);
-    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
-  }
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  copy_channels(x, wide);
-  normalize_and_rotate_all<Layout, float>(head_view<const float>(wide), wide, norm, table, positions);
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  dequantize(x, out);
-  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be a part of the keys, and how new tokens get there.
 namespace rope {
@@ -15206,18 +16008,18 @@ namespace detail {
 /// What messages call a cache and its functions.
 struct cache_names {
   const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
-      *reorder, *keys, *values;
+      *reorder, *keys, *values, *order;
 };
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 /// A macro, because literals alone are joined.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
-  {                                                                                                      \
-    .cache = name, .size = name "::size", .positions = name "::positions",                               \
-    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
-    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                   \
-    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values"                        \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
+  {                                                                                                        \
+    .cache = name, .size = name "::size", .positions = name "::positions",                                 \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate",   \
+    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                     \
+    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
   }
 namespace rope {
 inline namespace ROPE_ABI {
@@ -15248,6 +16050,21 @@ class growing_cache {
   /// std::invalid_argument if they have coordinates
   std::span<const std::int64_t> positions(Index b) const {
     return tokens_.positions(Cache::names.positions, b);
+  }
+  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
+  /// valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> order(Index b) const {
+    return rows().positions(rows().checked(Cache::names.order, b));
+  }
+  /// order(b) of one token.  Throws: std::out_of_range if there is no such row. Requires: token < size(b)
+  std::int64_t order_of(Index b, std::int64_t token) const {
+    return order(b)[static_cast<std::size_t>(token)];
+  }
+  /// Tokens that row b has been given and has not forgotten: size(b).  Throws: std::out_of_range
+  std::int64_t seen(Index b) const { return size(b); }
+  /// The options of a call of attention to the cache: `options`.
+  attention_options rules(const char* /*function*/, const attention_options& options) const {
+    return options;
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
@@ -15413,17 +16230,16 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : base(batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim, storage, axes) {}
-  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
-  /// valid until the cache changes.  Throws: std::out_of_range
-  std::span<const std::int64_t> order(Index b) const {
-    return rows().positions(rows().checked("kv_cache::order", b));
-  }
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
+  }
+  /// Coordinates of one token, [axes].  Requires: there are such a row and token
+  const double* coordinates_of(Index b, std::int64_t token) const {
+    return tokens_.coordinates().token(b, static_cast<Index>(token));
   }
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
@@ -15507,6 +16323,11 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
+  /// A table where it rotates a stored key: where it is.
+  template <class Table>
+  auto placed(const char* /*function*/, const Table& table) const {
+    return detail::placed(table);
+  }
   ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
  private:
@@ -15516,170 +16337,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   using base::rows;
   using base::tokens_;
   const auto& memory() const { return tokens_.memory(); }
-  template <class Table>
-  auto placed(const char* /*function*/, const Table& table) const {
-    return detail::placed(table);
-  }
 };
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_CACHE_KV_CACHE_HPP
-
-#ifndef ROPE_CACHE_LATENT_CACHE_HPP
-#define ROPE_CACHE_LATENT_CACHE_HPP
-/// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
-inline Index latent_width(Index latent_dim, Index rotary_dim) {
-  if (latent_dim < 0 || rotary_dim < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("latent_cache: latent_dim and rotary_dim must not be negative, got ", latent_dim,
-                       " and ", rotary_dim));
-  if (latent_dim > (std::numeric_limits<Index>::max)() - rotary_dim)
-    ROPE_THROW(std::length_error, message("latent_cache: ", latent_dim, " + ", rotary_dim,
-                                          " channels exceed the address space"));
-  return latent_dim + rotary_dim;
-}
-/// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
-///
-/// Throws:  std::invalid_argument if it turns anything else
-template <class S>
-placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
-                              Index rotary_dim) {
-  if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the table must turn the ", rotary_dim, " channels from channel ",
-                       latent_dim, " on, which are the rotated part, got one of ", table.table().rotary_dim(),
-                       " channels from channel ", table.first_channel(), " on"));
-  return table;
-}
-template <class S>
-placed_table<S> behind_latent(const char* function, const frequency_table<S>& table, Index latent_dim,
-                              Index rotary_dim) {
-  return behind_latent(function, table.at_channel(latent_dim), latent_dim, rotary_dim);
-}
-}  // namespace detail
-/// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
-/// leaves one latent c of `latent_dim` channels and one part of `rotary_dim` channels that turns with its
-/// position; every head makes its keys and values of them. Memory is [batch, 1, capacity, latent_dim +
-/// rotary_dim]: to attention, one key head whose values are the first channels of its keys.
-///
-/// While decoding, what makes keys and values of latents is absorbed into queries and outputs. With
-/// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
-///
-///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
-///
-/// where the caller multiplies and attention (attention.hpp) does the rest:
-///
-///     latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
-///     cache.append<Layout>(latent, rotated_part, table);
-///     attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
-///
-/// A prompt is cheaper expanded: head_dim + value_dim products per query head and key, against 2 latent_dim +
-/// rotary_dim. The caller writes k_h and v_h out, [batch, tokens, heads, ...], r behind U_h c in every head
-/// of k, and the table stands where r begins:
-///
-///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
-///
-/// A table given to its functions turns the rotated part; it may be placed at latent_dim as well. What it
-/// says of stored tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, ...
-///
-/// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
-///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
-/// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
-template <class T>
-class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
-  using base = growing_cache<latent_cache<T>, T, detail::value_place::in_keys>;
- public:
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
-  latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
-               key_storage storage = key_storage::rotated)
-      : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
-  /// Rows of the batch.
-  Index batch() const { return tokens_.memory().batch(); }
-  /// Channels of a latent.
-  Index latent_dim() const { return tokens_.memory().first_new_channel(); }
-  /// Channels of a rotated part.
-  Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
-  /// those that the cache has rotated.
-  ///
-  /// \param latent        [batch, tokens, 1, latent_dim]
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; not rotated for raw storage, else rotated
-  /// \param counts        as in kv_cache
-  /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
-  ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
-  ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
-  /// Cost:    one copy of latents and parts
-  template <int no_layout = 0, class L, class R, class Threads = this_thread>
-  void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source("latent_cache::append"),
-                  counts, threads);
-  }
-  /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
-  /// and to tables that rotate like this one.
-  ///
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
-  ///
-  /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
-  ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
-  ///          std::out_of_range if a position is outside the table
-  /// Cost:    one copy of latents and one rotation of parts
-  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
-            class Threads = this_thread>
-  void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
-              const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append", Layout);
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             detail::key_transform_of(placed("latent_cache::append", table)),
-                                             tokens_.next_source("latent_cache::append"), counts, threads);
-  }
-  /// The two above at positions of the caller's, in any order, as in kv_cache.
-  ///
-  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
-  void append_at(head_view<L> latent, head_view<R> rotated_part, const P& positions,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
-    tokens_.store("latent_cache::append_at", rotated_part, latent,
-                  detail::position_source(positions, latent.tokens), counts, threads);
-  }
-  /// The same for parts that the cache rotates by these positions.  Throws: as above, and as its `append`
-  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
-            class Threads = this_thread>
-  void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(
-          "latent_cache", "latent_cache::append_at", rotated_part, latent,
-          detail::key_transform_of(placed("latent_cache::append_at", table)),
-          detail::position_source(positions, latent.tokens), counts, threads);
-  }
-  ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
-  ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
- private:
-  friend base;
-  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
-  using base::tokens_;
-  template <class Table>
-  auto placed(const char* function, const Table& table) const {
-    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
-  }
-};
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_LATENT_CACHE_HPP
 
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
@@ -15973,6 +16634,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
   /// Tokens that each row has seen, [batch].
   std::span<const std::int64_t> seen() const { return rows_.seen(); }
+  /// Tokens that row b has seen.  Throws: std::out_of_range
+  std::int64_t seen(Index b) const { return rows_.seen(rows_.checked(b)); }
+  /// order(b) of one token, also of one that was overwritten.
+  std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
   /// with axes, as in kv_cache.
   std::span<const std::int64_t> next_positions() const {
@@ -15984,6 +16649,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   auto coordinates(Index b) const {
     const Index row = rows_.checked(b);  // before anything is read of it
     return coordinates_.rows().template of<detail::coordinate_map<T>>(row, rows_.used(row));
+  }
+  /// Coordinates of one token, [axes].  Requires: there are such a row and token, which is held
+  const double* coordinates_of(Index b, std::int64_t token) const {
+    return coordinates_.rows().token(b, rows_.slot(token));
   }
   /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
@@ -16097,6 +16766,47 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     const std::int64_t end = detail::advance(position, 1);
     return rows_.holds(b, end - policy().window, end);
   }
+  /// The options of a call of attention to the cache: `options`, with the window and the sinks of the ring.
+  ///
+  /// Throws:  std::invalid_argument if they say otherwise, or have a bias or a mask
+  attention_options rules(const char* function, const attention_options& options) const {
+    std::string got = options.causal ? "" : "causal = false";
+    const auto compare = [&got](const char* name, Index given, Index own) {
+      if (given != 0 && given != own)
+        got += (got.empty() ? "" : ", ") + std::string(name) + " = " + std::to_string(given);
+    };
+    compare("window", options.window, policy().window);
+    compare("sinks", options.sinks, policy().sinks);
+    if (!got.empty())
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function,
+                          ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
+                          "causal with window = ",
+                          policy().window, " and sinks = ", policy().sinks, ", got ", got.c_str()));
+    if (options.bias || options.mask)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(
+                     function,
+                     ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
+                     "use a kv_cache, or leave it empty, got a ",
+                     options.bias ? "bias" : "mask"));
+    attention_options completed = options;
+    completed.window = policy().window;
+    completed.sinks = policy().sinks;
+    return completed;
+  }
+  /// Throws:  std::invalid_argument if a key that one of the newest `queries` tokens of row b sees was
+  ///          overwritten; std::out_of_range if there is no such row
+  void check_queries(const char* function, Index b, Index queries) const {
+    // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+    const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
+    if (oldest - first < queries && !holds_window(b, oldest))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(function, ": keys that the query at ", oldest, ", one of ", queries,
+                                 ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
+                                 " queries at a time"));
+  }
  private:
   friend class cache_shape<ring_cache<T>>;
   const detail::cache_memory<T>& memory() const { return memory_; }
@@ -16164,251 +16874,6 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_CACHE_RING_CACHE_HPP
-/// The options of attention where a cache decides positions, and a call is made of calls for some rows and
-/// heads.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-template <class X>
-inline constexpr bool is_ring = false;
-template <class C>
-inline constexpr bool is_ring<ring_cache<C>> = true;
-template <class X>
-inline constexpr bool is_cache = is_ring<X>;
-template <class C>
-inline constexpr bool is_cache<kv_cache<C>> = true;
-/// Whether its tokens may have coordinates.
-template <class X>
-inline constexpr bool may_have_axes = false;
-template <class C>
-inline constexpr bool may_have_axes<kv_cache<C>> = true;
-template <class C>
-inline constexpr bool may_have_axes<ring_cache<C>> = true;
-template <class X>
-inline constexpr bool is_latent = false;
-template <class C>
-inline constexpr bool is_latent<latent_cache<C>> = true;
-/// The caches that queries can attend to. A function below is for all of them unless it has an overload for
-/// one.
-template <class X>
-concept attended_cache = is_cache<X> || is_latent<X>;
-/// The table where it turns the heads of queries and keys.
-template <class Cache, class Table>
-auto placed_for(const Cache& /*cache*/, const Table& table) {
-  return placed(table);
-}
-template <class C, class Table>
-auto placed_for(const latent_cache<C>& cache, const Table& table) {
-  return behind_latent("attention", table, cache.latent_dim(), cache.rotary_dim());
-}
-/// What visibility goes by, for every token or slot of row b.
-template <class Cache>
-std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
-  return cache.positions(b);
-}
-template <class Cache>
-requires may_have_axes<Cache> std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
-  return cache.order(b);
-}
-/// The positions of the newest `count` tokens of row b that visibility goes by.
-template <class Cache>
-std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
-  return order_of(cache, b).last(static_cast<std::size_t>(count));
-}
-template <class C>
-std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
-  struct ring_queries {};
-  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
-  for (Index i = 0; i < count; ++i) positions[i] = cache.seen()[static_cast<std::size_t>(b)] - count + i;
-  return {positions, static_cast<std::size_t>(count)};
-}
-/// Whether the positions of row b are 0, 1, 2, ...
-template <class Cache>
-bool counted(const Cache& cache, Index b) {
-  return cache.ordered(b).counted == cache.size(b);
-}
-/// The positions of all tokens of row b.
-template <class Cache>
-position_range held_positions(const Cache& cache, Index b) {
-  const std::span<const std::int64_t> order = order_of(cache, b);
-  position_range range;
-  if (cache.ordered(b).ascending < cache.size(b))
-    for (const std::int64_t position : order) range.include(position);
-  else if (!order.empty())
-    range = {order.front(), order.back()};
-  return range;
-}
-template <class C>
-position_range held_positions(const ring_cache<C>& cache, Index b) {
-  position_range range;
-  for (const std::int64_t position : cache.order(b))
-    if (position != ring_cache<C>::no_position) range.include(position);
-  return range;
-}
-/// The visibility of a call for row b; the options list its positions.
-template <class Cache>
-visibility rules_of_row(const Cache& cache, Index b, const attention_options& options,
-                        const attention_shape& shape) {
-  if (counted(cache, b)) return {options, shape, key_order::contiguous};
-  return {options, shape,
-          cache.ordered(b).ascending == cache.size(b) ? key_order::ascending : key_order::any};
-}
-template <class C>
-visibility rules_of_row(const ring_cache<C>& /*cache*/, Index /*b*/, const attention_options& options,
-                        const attention_shape& shape) {
-  return {options, shape};
-}
-/// Where a cache with axes has token t of the newest `count` of row b, [axes].
-template <class C>
-const double* newest_coordinates(const kv_cache<C>& cache, Index b, Index count, Index t) {
-  return cache.coordinates(b).data() + (cache.size(b) - count + t) * cache.axes();
-}
-template <class C>
-const double* newest_coordinates(const ring_cache<C>& cache, Index b, Index count, Index t) {
-  return cache.coordinates(b).data() +
-         cache.slot(cache.seen()[static_cast<std::size_t>(b)] - count + t) * cache.axes();
-}
-/// Throws:  std::invalid_argument if the options say what the cache decides
-inline void check_cache_lists(const char* function, const attention_options& options) {
-  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
-    if (!list.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
-                         " empty in the options, got length ", list.size()));
-  };
-  demand_empty("query_positions", options.query_positions);
-  demand_empty("key_positions", options.key_positions);
-  demand_empty("query_counts", options.query_counts);
-  demand_empty("key_counts", options.key_counts);
-  demand_empty("query_offsets", options.query_offsets);
-  demand_empty("key_offsets", options.key_offsets);
-  if (!equal(options.dropout, 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
-                       options.dropout));
-}
-template <class Cache>
-void check_cache_options(const char* function, const Cache& /*cache*/, const attention_options& options) {
-  check_cache_lists(function, options);
-  if (is_latent<Cache> && equal(options.scale, 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, which it "
-                       "does not know, got 0"));
-}
-template <class C>
-void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
-  check_cache_lists(function, options);
-  const ring_policy& policy = cache.policy();
-  std::string got = options.causal ? "" : "causal = false";
-  const auto compare = [&got](const char* name, Index given, Index own) {
-    if (given != 0 && given != own)
-      got += (got.empty() ? "" : ", ") + std::string(name) + " = " + std::to_string(given);
-  };
-  compare("window", options.window, policy.window);
-  compare("sinks", options.sinks, policy.sinks);
-  if (!got.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
-                       "causal with window = ",
-                       policy.window, " and sinks = ", policy.sinks, ", got ", got.c_str()));
-  if (options.bias || options.mask)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
-                       "use a kv_cache, or leave it empty, got a ",
-                       options.bias ? "bias" : "mask"));
-}
-/// Puts the window and the sinks of a ring into the options.
-template <class Cache>
-void complete_options(attention_options& /*options*/, const Cache& /*cache*/) {}
-template <class C>
-void complete_options(attention_options& options, const ring_cache<C>& cache) {
-  options.window = cache.policy().window;
-  options.sinks = cache.policy().sinks;
-}
-/// Whether keys are rotated by their rank among the keys that a query sees (ring_positions::cache), and the
-/// rank of the query itself.
-template <class Cache>
-bool counts_by_rank(const Cache& /*cache*/) {
-  return false;
-}
-template <class C>
-bool counts_by_rank(const ring_cache<C>& cache) {
-  return cache.policy().positions == ring_positions::cache;
-}
-template <class Cache>
-std::int64_t rank_of(const Cache& /*cache*/, std::int64_t position) {
-  return position;
-}
-template <class C>
-std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
-  return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
-}
-/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on
-///          sees are no longer held
-template <class Cache>
-void check_window(const char* /*function*/, const Cache& /*cache*/, Index /*b*/, std::int64_t /*position*/,
-                  Index /*queries*/) {}
-template <class C>
-void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
-                  Index queries) {
-  // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
-  const std::int64_t oldest = (std::max)(position, std::int64_t{cache.policy().sinks});
-  if (oldest - position < queries && !cache.holds_window(b, oldest))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": keys that the query at ", oldest, ", one of ", queries,
-                       ", sees were overwritten, the cache takes at most chunk = ", cache.policy().chunk,
-                       " queries at a time"));
-}
-/// The tokens of row b that have been appended and not forgotten; a ring may have overwritten some.
-template <class Cache>
-std::int64_t seen(const Cache& cache, Index b) {
-  return cache.size(b);
-}
-template <class C>
-std::int64_t seen(const ring_cache<C>& cache, Index b) {
-  return cache.seen()[static_cast<std::size_t>(b)];
-}
-/// Throws:  std::invalid_argument if a row has seen fewer tokens than there are queries
-template <class Cache>
-void check_appended(const char* function, const Cache& cache, Index b, Index queries) {
-  if (queries > seen(cache, b))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": append the keys of the queries before they attend: ", queries,
-                       " queries, ", seen(cache, b), " cached tokens"));
-}
-/// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
-struct call_part {
-  Index b, all_queries, first_head, heads, queries, keys;
-};
-/// The entries of a matrix of scores that belong to a part of the call with every head.
-template <class X>
-score_view<X> scores_of(score_view<X> x, const call_part& part) {
-  if (!x) return x;
-  x.data = x.at(part.b, 0, 0);
-  x.batch = 1;
-  if (x.queries != 1) x.queries = part.queries;
-  if (x.keys != 1) x.keys = part.keys;
-  return x;
-}
-/// The options of a part of the call; log_sum_exp is that of whole rows.
-template <class Options>
-Options options_of(Options options, const call_part& part) {
-  options.bias = scores_of(options.bias, part);
-  options.mask = scores_of(options.mask, part);
-  if (!options.sink_logits.empty())
-    options.sink_logits = part_of(options.sink_logits, part.first_head, part.heads);
-  if (!options.log_sum_exp.empty())
-    options.log_sum_exp =
-        part_of(options.log_sum_exp, part.b * part.all_queries * part.heads, part.queries * part.heads);
-  return options;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 /// One step of a decoder, appending and attending: what would fail in its second half is found before the
 /// first.
 namespace rope {
@@ -16418,40 +16883,37 @@ namespace detail {
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
+/// Caches of heads that a block appends to.
+template <class X>
+concept is_cache = attended_rows<X> && requires(X& cache) {
+  { cache.kv_heads() } -> std::convertible_to<Index>;
+  { cache.head_dim() } -> std::convertible_to<Index>;
+  { cache.value_dim() } -> std::convertible_to<Index>;
+  { cache.next_positions() } -> std::convertible_to<std::span<const std::int64_t>>;
+  cache.clear();
+};
 /// The most tokens that are appended before they attend.
-template <class C>
-Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
-  return (std::max)(Index{1}, tokens);
-}
-template <class C>
-Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
-  return cache.policy().chunk;
+template <class Cache>
+Index chunk_of(const Cache& cache, Index tokens) {
+  if constexpr (rows_by_rank<Cache>)
+    return cache.policy().chunk;
+  else
+    return (std::max)(Index{1}, tokens);
 }
 /// The positions that the step reads from the table for row b.
-template <class C>
-position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
+template <class Cache>
+position_range positions_read(const Cache& cache, Index b, Index count) {
   position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
-  read.include(next);
-  read.include(advance(next, count - 1));
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b)) read.include(position);
-  return read;
-}
-template <class C>
-position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
-  if (cache.policy().positions == ring_positions::cache) {
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)],
+                     last = advance(next, count - 1);
+  if (const std::int64_t ranks = ranks_of(cache); ranks > 0) {
     read.include(0);
-    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
+    read.include((std::min)(last, ranks - 1));
     return read;
   }
+  if (cache.storage() == key_storage::raw) read = held_positions(cache, b);
+  read.include(next);
   read.include(last);
-  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b))
-      if (position != ring_cache<C>::no_position) read.include(position);
   return read;
 }
 /// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
@@ -16493,7 +16955,8 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
                        ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
                        cache.head_dim(), ", ", cache.value_dim(), "]"));
   check_counts(function, counts, cache.batch(), tokens);
-  check_cache_options(function, cache, options);
+  cache.rules(function, options);
+  check_cache_lists(function, options);
   Index keys = 0;
   for (Index b = 0; b < cache.batch(); ++b)
     keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
@@ -16821,387 +17284,191 @@ struct block_pass {
 #ifndef ROPE_CACHE_ATTENTION_HPP
 #define ROPE_CACHE_ATTENTION_HPP
 
-#ifndef ROPE_CACHE_DETAIL_AXES_CALL_HPP
-#define ROPE_CACHE_DETAIL_AXES_CALL_HPP
-
-#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
-#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
-/// One call of attention with a cache: its checks, and the calls of the kernels for its rows.
+#ifndef ROPE_CACHE_LATENT_CACHE_HPP
+#define ROPE_CACHE_LATENT_CACHE_HPP
+/// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// A call of attention with a cache.
-template <class Layout, class T, class Cache, class S, class Threads>
-class cached_call {
-  using C = typename Cache::value_type;
-  ROPE_DETAIL_CHECK_READ("attention", T, C);
-  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
+/// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
+inline Index latent_width(Index latent_dim, Index rotary_dim) {
+  if (latent_dim < 0 || rotary_dim < 0)
+    ROPE_THROW(std::invalid_argument,
+               message("latent_cache: latent_dim and rotary_dim must not be negative, got ", latent_dim,
+                       " and ", rotary_dim));
+  if (latent_dim > (std::numeric_limits<Index>::max)() - rotary_dim)
+    ROPE_THROW(std::length_error, message("latent_cache: ", latent_dim, " + ", rotary_dim,
+                                          " channels exceed the address space"));
+  return latent_dim + rotary_dim;
+}
+/// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
+///
+/// Throws:  std::invalid_argument if it turns anything else
+template <class S>
+placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
+                              Index rotary_dim) {
+  if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the table must turn the ", rotary_dim, " channels from channel ",
+                       latent_dim, " on, which are the rotated part, got one of ", table.table().rotary_dim(),
+                       " channels from channel ", table.first_channel(), " on"));
+  return table;
+}
+template <class S>
+placed_table<S> behind_latent(const char* function, const frequency_table<S>& table, Index latent_dim,
+                              Index rotary_dim) {
+  return behind_latent(function, table.at_channel(latent_dim), latent_dim, rotary_dim);
+}
+}  // namespace detail
+/// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
+/// leaves one latent c of `latent_dim` channels and one part of `rotary_dim` channels that turns with its
+/// position; every head makes its keys and values of them. Memory is [batch, 1, capacity, latent_dim +
+/// rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+///
+/// While decoding, what makes keys and values of latents is absorbed into queries and outputs. With
+/// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
+///
+///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
+///
+/// where the caller multiplies and attention (attention.hpp) does the rest:
+///
+///     latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
+///     cache.append<Layout>(latent, rotated_part, table);
+///     attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
+///
+/// A prompt is cheaper expanded: head_dim + value_dim products per query head and key, against 2 latent_dim +
+/// rotary_dim. The caller writes k_h and v_h out, [batch, tokens, heads, ...], r behind U_h c in every head
+/// of k, and the table stands where r begins:
+///
+///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
+///
+/// A table given to its functions turns the rotated part; it may be placed at latent_dim as well. What it
+/// says of stored tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, ...
+///
+/// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
+template <class T>
+class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
+  using base = growing_cache<latent_cache<T>, T, detail::value_place::in_keys>;
  public:
-  cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
-              const placed_table<S>* table, const attention_options& options, const row_counts& counts,
-              const Threads& threads)
-      : q_(q),
-        cache_(cache),
-        out_(out),
-        table_(table),
-        options_(options),
-        counts_(counts),
-        threads_(threads) {
-    check_call();
-    complete_options(options_, cache);
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
+  latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
+               key_storage storage = key_storage::rotated)
+      : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
+  /// Rows of the batch.
+  Index batch() const { return tokens_.memory().batch(); }
+  /// Channels of a latent.
+  Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  /// Channels of a rotated part.
+  Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
+  /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
+  /// those that the cache has rotated.
+  ///
+  /// \param latent        [batch, tokens, 1, latent_dim]
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; not rotated for raw storage, else rotated
+  /// \param counts        as in kv_cache
+  /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
+  /// Cost:    one copy of latents and parts
+  template <int no_layout = 0, class L, class R, class Threads = this_thread>
+  void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
+    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source("latent_cache::append"),
+                  counts, threads);
   }
-  void run() {
-    if (attend_in_one_call()) return;
-    for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
-      const std::span<const std::int64_t> positions = newest(cache_, b, q.tokens);
-      if (counts_by_rank(cache_))
-        attend_by_rank(b, q, out, positions);
-      else
-        attend(b, q, out, positions);
-    });
+  /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
+  /// and to tables that rotate like this one.
+  ///
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
+  ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
+  ///          std::out_of_range if a position is outside the table
+  /// Cost:    one copy of latents and one rotation of parts
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
+                                             detail::key_transform_of(placed("latent_cache::append", table)),
+                                             tokens_.next_source("latent_cache::append"), counts, threads);
   }
-  /// The same with other queries of the same shape.
-  void run_with(const head_view<const T>& q) {
-    q_ = q;
-    run();
+  /// The two above at positions of the caller's, in any order, as in kv_cache.
+  ///
+  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
+  template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
+  void append_at(head_view<L> latent, head_view<R> rotated_part, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
+    tokens_.store("latent_cache::append_at", rotated_part, latent,
+                  detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// How many queries row b has.
-  Index queries_of(Index b) const { return count_of(b, q_.tokens, counts_); }
-  /// Calls attend_row(b, q, out) for every row that has queries, with those; zeros are written for the
-  /// others.
-  template <class AttendRow>
-  void for_each_row(const AttendRow& attend_row) const {
-    for (Index b = 0; b < cache_.batch(); ++b) {
-      const Index count = queries_of(b);
-      for (Index t = count; t < out_.tokens; ++t)
-        for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
-      if (!options_.log_sum_exp.empty())
-        std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
-                    (q_.tokens - count) * q_.heads, attention_options::no_keys);
-      if (count > 0)
-        attend_row(b, q_.batch_range(b, 1).token_range(0, count),
-                   out_.batch_range(b, 1).token_range(0, count));
-    }
+  /// The same for parts that the cache rotates by these positions.  Throws: as above, and as its `append`
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
+            class Threads = this_thread>
+  void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>(
+          "latent_cache", "latent_cache::append_at", rotated_part, latent,
+          detail::key_transform_of(placed("latent_cache::append_at", table)),
+          detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// The options of all queries of row b.
-  attention_options options_of_row(Index b, Index queries, Index keys) const {
-    return options_of(options_, {b, q_.tokens, 0, q_.heads, queries, keys});
+  /// A table where it rotates a stored key: behind the latent.
+  ///
+  /// Throws:  std::invalid_argument unless it rotates all of the rotated part and no more
+  template <class Table>
+  auto placed(const char* function, const Table& table) const {
+    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
   }
- private:
-  struct rotated_queries {};
-  struct read_keys {};
-  struct read_values {};
-  bool raw() const { return cache_.storage() == key_storage::raw; }
-  void check_call() {
-    check_view("attention", q_);
-    check_view("attention", out_);
-    check_memory("attention", q_, out_);
-    check_rule("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
-               cache_.batch());
-    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
-               out_.batch);
-    if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
-    check_counts("attention", counts_, q_.batch, q_.tokens);
-    check_cache_options("attention", cache_, options_);
-    if (table_ == nullptr && raw())
+  /// The options of a call of attention to the cache: `options`, with a scale.
+  ///
+  /// Throws:  std::invalid_argument if scale is 0
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (detail::equal(options.scale, 0))
       ROPE_THROW(std::invalid_argument,
-                 message("attention: this cache stores raw keys, give the layout and the table"));
-    if constexpr (rotates) cache_.template check_table<Layout>(*table_);
-    Index largest = 0;
-    for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
-    check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
-    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
-    // Raw keys turn while they are read.
-    raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
-          : check_products<T, C, false>("attention", options_.products, q_.head_dim);
-    attention_options plain;
-    for (Index b = 0; b < q_.batch; ++b) {
-      const Index count = queries_of(b);
-      checked_attention(q_.batch_range(b, 1), shape_of(cache_.keys(b)), shape_of(cache_.values(b)),
-                        out_.batch_range(b, 1), plain);
-      check_appended("attention", cache_, b, count);
-      if (count > 0) check_row(b, count);
-    }
-  }
-  void check_row(Index b, Index count) const {
-    const std::span<const std::int64_t> positions = newest(cache_, b, count);
-    check_window("attention", cache_, b, positions.front(), count);
-    if constexpr (rotates) {
-      position_range read;
-      if (counts_by_rank(cache_)) {
-        read.include(0);
-        read.include(rank_of(cache_, positions.back()));
-      } else {
-        if (raw()) read = held_positions(cache_, b);
-        for (const std::int64_t position : positions) read.include(position);
-      }
-      check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
-    }
-  }
-  head_view<const T> rotated(const head_view<const T>& q, std::span<const std::int64_t> positions) const {
-    if constexpr (!rotates) {
-      return q;
-    } else {
-      const head_view<T> turned =
-          bhsd(workspace<rotated_queries, T>(q.size()), 1, q.heads, q.tokens, q.head_dim);
-      rotate_all<Layout, false>(q, turned, *table_, listed_positions<std::int64_t>(positions, q.tokens));
-      return turned;
-    }
-  }
-  /// The whole batch in one call, where its keys are at positions 0, 1, 2, ...
-  bool attend_in_one_call() const {
-    if constexpr (is_ring<Cache>) {
-      return false;
-    } else {
-      if (!counts_.empty() || q_.batch == 0) return false;
-      const Index size = cache_.size(0);
-      for (Index b = 0; b < q_.batch; ++b)
-        if (cache_.size(b) != size || !counted(cache_, b)) return false;
-      head_view<const T> q = q_;
-      if constexpr (rotates) {
-        if (raw()) {
-          attention<Layout>(q, cache_.keys(), cache_.values(), out_, *table_, options_, threads_);
-          return true;
-        }
-        const head_view<T> turned =
-            bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
-        rotate_all<Layout, false>(q, turned, *table_, contiguous_positions{size - q.tokens}, threads_);
-        q = turned;
-      }
-      attention(q, cache_.keys(), cache_.values(), out_, options_, threads_);
-      return true;
-    }
-  }
-  /// Attention of one row to keys as they are stored. Raw ones are rotated while they are read; slots without
-  /// a position are not seen.
-  void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
-              std::span<const std::int64_t> positions) const {
-    const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
-    attention_options options = options_of_row(b, q.tokens, k.tokens);
-    options.query_positions = positions;
-    options.key_positions = order_of(cache_, b);
-    const visibility rules = rules_of_row(cache_, b, options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
-    if constexpr (rotates) {
-      if (raw()) {
-        detail::attend(
-            attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}},
-            threads_);
-        return;
-      }
-    }
-    detail::attend(attention_call<T, no_rotation, C>{rotated(q, positions), k, v, out, rules, {}}, threads_);
-  }
-  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
-  void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
-                      std::span<const std::int64_t> positions) const {
-    if constexpr (is_ring<Cache> && rotates) {
-      const Index kv_heads = cache_.kv_heads(), step = heads_per_pass();
-      const Index group = kv_heads == 0 ? 0 : q.heads / kv_heads;
-      for (Index i = 0; i < q.tokens; ++i) {
-        const std::int64_t position = positions[static_cast<std::size_t>(i)];
-        const std::int64_t rank = rank_of(cache_, position);
-        const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
-        for (Index h = 0; h < kv_heads; h += step) {
-          const keys_by_rank recent = read_by_rank(b, h, step, position, rank);
-          const Index first = h * group, heads = step * group;
-          attention(turned.head_range(first, heads), recent.keys, recent.values,
-                    out.token_range(i, 1).head_range(first, heads),
-                    options_by_rank({b, q_.tokens, first, heads, q.tokens, to_index(rank + 1)}, i), threads_);
-        }
-      }
-    }
-  }
-  /// Keys, rotated by their ranks, and values, in the order of these.
-  struct keys_by_rank {
-    head_view<T> keys, values;
-  };
-  /// Copies those of `heads` key heads that the query at `position`, which has rank `rank`, sees.
-  keys_by_rank read_by_rank(Index b, Index head, Index heads, std::int64_t position,
-                            std::int64_t rank) const {
-    const stored_view<const C> k = cache_.keys(b).head_range(head, heads),
-                               v = cache_.values(b).head_range(head, heads);
-    const Index sinks = cache_.policy().sinks, count = to_index(rank + 1);
-    const keys_by_rank recent = {
-        bhsd(workspace<read_keys, T>(count * heads * k.head_dim), 1, heads, count, k.head_dim),
-        bhsd(workspace<read_values, T>(count * heads * v.head_dim), 1, heads, count, v.head_dim)};
-    for (Index r = 0; r < count;) {
-      // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
-      const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
-      const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
-      rotate_channels<Layout>(k.token_range(slot, run), recent.keys.token_range(r, run), *table_,
-                              contiguous_positions{r});
-      copy_channels(v.token_range(slot, run), recent.values.token_range(r, run));
-      r += run;
-    }
-    return recent;
-  }
-  /// The options of query i, which sees all keys that it is given.
-  attention_options options_by_rank(const call_part& part, Index i) const {
-    attention_options options = options_of(options_, part);
-    if (!options.log_sum_exp.empty())
-      options.log_sum_exp = part_of(options.log_sum_exp, i * part.heads, part.heads);
-    options.causal = false;
-    options.window = 0;
-    options.sinks = 0;
+                 detail::message(function,
+                                 ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, "
+                                 "which it does not know, got 0"));
     return options;
   }
-  /// Key heads of one inner call: all where sums are asked for, which lie head beside head; else one, so that
-  /// its copy stays in the processor's cache.
-  Index heads_per_pass() const {
-    return options_.log_sum_exp.empty() ? Index{1} : (std::max)(Index{1}, cache_.kv_heads());
-  }
-  head_view<const T> q_;
-  const Cache& cache_;
-  head_view<T> out_;
-  const placed_table<S>* table_;
-  attention_options options_;
-  row_counts counts_;
-  const Threads& threads_;
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_DETAIL_CACHED_CALL_HPP
-/// Attention to a cache whose tokens have coordinates: who sees whom goes by their order, and queries, or raw
-/// keys, turn by the rows of a table, which must be at the coordinates that the cache knows.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// A call of attention<Layout>(q, cache, out, table) where the cache has axes.
-template <class Layout, class T, class Cache, class S, class Threads>
-class axes_call {
-  using C = typename Cache::value_type;
-  /// Rings with axes store no raw keys.
-  static constexpr bool may_be_raw = !is_ring<Cache>;
- public:
-  axes_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
-            const placed_table<S>& table, const attention_options& options, const row_counts& counts,
-            const Threads& threads)
-      : call_(q, cache, out, &table, options, counts, threads),
-        q_(q),
-        cache_(cache),
-        table_(table),
-        threads_(threads) {
-    cache.template check_table<Layout>(table);
-    const bool by_rows = is_coordinate_table("attention", cache.axes(), table.table());
-    if constexpr (may_be_raw) {
-      if (cache.storage() == key_storage::raw) {
-        check_all_tokens(by_rows);
-        return;
-      }
-    }
-    by_rows ? check_queries() : find_text();
-  }
-  void run() {
-    if constexpr (may_be_raw) {
-      if (cache_.storage() == key_storage::raw) return attend_raw();
-    }
-    if (queries_ == no_queries) return call_.run();
-    struct queries_on_axes {};
-    const head_view<T> turned =
-        bhsd(workspace<queries_on_axes, T>(q_.size()), q_.batch, q_.heads, q_.tokens, q_.head_dim);
-    if (queries_ == at_rows)
-      rotate_all<Layout, false>(q_, turned, table_, rows_, threads_);
-    else
-      rotate_all<Layout, false>(q_, turned, table_, text_source(), threads_);
-    call_.run_with(turned);
-  }
+  ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
  private:
-  const double* coordinates_of(Index b, Index t) const {
-    return newest_coordinates(cache_, b, call_.queries_of(b), t);
-  }
-  listed_positions<std::int64_t> text_source() const {
-    const auto size = static_cast<std::size_t>(q_.batch * q_.tokens);
-    return {vector_of("attention", std::span<const std::int64_t>(text_, size)), q_.tokens};
-  }
-  /// Throws:  std::invalid_argument unless row `r` of the table is where a token is
-  void check_row(Index r, const double* coordinates, const char* token) const {
-    const auto of_table = table_.table().coordinates();
-    for (Index a = 0; a < cache_.axes(); ++a)
-      if (!equal(of_table(r, a), coordinates[a]))
-        ROPE_THROW(std::invalid_argument,
-                   message("attention: the table must be at the coordinates of ", token, ", row ", r,
-                           " is at ", of_table(r, a), " on axis ", a, " and the token at ", coordinates[a]));
-  }
-  void check_queries() {
-    rows_ = checked_token_rows("attention", table_.table().rows(), q_.batch, q_.tokens);
-    check_rotation<Layout>("attention", q_, table_, rows_);
-    for (Index b = 0; b < q_.batch; ++b)
-      for (Index t = 0; t < call_.queries_of(b); ++t)
-        check_row(rows_(b, t), coordinates_of(b, t), "the queries, which are the newest tokens");
-  }
-  /// Notes the positions of the queries, which must be text.
-  ///
-  /// Throws:  std::invalid_argument if one is not at the same integer on all axes
-  void find_text() {
-    struct text_positions {};
-    std::int64_t* text = workspace<text_positions, std::int64_t>(q_.batch * q_.tokens);
-    position_range range;
-    for (Index b = 0; b < q_.batch; ++b)
-      for (Index t = 0; t < call_.queries_of(b); ++t) {
-        const double* at = coordinates_of(b, t);
-        for (Index a = 0; a < cache_.axes(); ++a)
-          if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
-            ROPE_THROW(std::invalid_argument,
-                       message("attention: a table of positions turns text, which is at one integer on all "
-                               "axes; give a table of coordinates for a query at ",
-                               at[0], " and ", at[a]));
-        range.include(text[b * q_.tokens + t] = static_cast<std::int64_t>(at[0]));
-      }
-    check_rotation<Layout>("attention", q_, table_, known_range{range});
-    // Tokens of q that are no queries turn too, and are never read; a position of the table will do.
-    for (Index b = 0; b < q_.batch; ++b)
-      for (Index t = call_.queries_of(b); t < q_.tokens; ++t) text[b * q_.tokens + t] = range.smallest;
-    text_ = text;
-    queries_ = range.empty() ? no_queries : at_positions;
-  }
-  void check_all_tokens(bool by_rows) const {
-    const frequency_table<S>& table = table_.table();
-    if (!by_rows)
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: raw keys on ", cache_.axes(),
-                         " axes are read by a table at cache.coordinates(), got one of positions"));
-    Index size = 0;
-    for (Index b = 0; b < cache_.batch(); ++b) size += cache_.size(b);
-    if (table.rows() != size)
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: raw keys are read by a table at cache.coordinates(), which has ", size,
-                         " rows, got ", table.rows()));
-    check_rotation<Layout>("attention", q_, table_, known_range{});
-    size = 0;
-    for (Index b = 0; b < cache_.batch(); ++b)
-      for (Index t = 0; t < cache_.size(b); ++t)
-        check_row(size++, newest_coordinates(cache_, b, cache_.size(b), t), "all tokens");
-  }
-  void attend_raw() {
-    call_.for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
-      const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
-      // Rows of the table for one row of the batch lie together, in the order of tokens.
-      Index first = 0;
-      for (Index before = 0; before < b; ++before) first += cache_.size(before);
-      attention_options options = call_.options_of_row(b, q.tokens, k.tokens);
-      options.key_positions = options.query_positions = {};
-      const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
-      attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(table_), first}},
-             threads_);
-    });
-  }
-  cached_call<unnamed_layout, T, Cache, S, Threads> call_;
-  head_view<const T> q_;
-  const Cache& cache_;
-  placed_table<S> table_;
-  const Threads& threads_;
-  enum { at_rows, at_positions, no_queries } queries_ = at_rows;
-  token_rows rows_ = {0};
-  const std::int64_t* text_ = nullptr;  // positions of queries, [batch * tokens]
+  friend base;
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
+  using base::tokens_;
 };
-}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_CACHE_DETAIL_AXES_CALL_HPP
+#endif  // ROPE_CACHE_LATENT_CACHE_HPP
 /// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+/// Which tokens of q are the queries of which row.
+///
+/// Throws:  std::invalid_argument
+template <class Q, class Rows>
+row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
+  check_rule("attention", q.batch == rows.batch(), "q and the cache must have the same batch", q.batch,
+             rows.batch());
+  const row_counts given = counts.empty() ? row_counts(rows.query_counts(q.tokens)) : counts;
+  check_counts("attention", given, q.batch, q.tokens);
+  return {q.tokens, given};
+}
+}  // namespace detail
 /// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
 ///
 ///     cache.append(k, v);
@@ -17226,9 +17493,10 @@ inline namespace ROPE_ABI {
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
-/// \param cache   kv_cache, ring_cache or latent_cache, of the type of q or, for float q, of a 16-bit type,
-///                whose keys and values are widened while they are read. For a latent_cache head_dim is
-///                latent_dim + rotary_dim, value_dim latent_dim, and the scale must be given
+/// \param cache   kv_cache, ring_cache, latent_cache or another of attended_rows.hpp, of the type of q or,
+///                for float q, of a 16-bit type, whose keys and values are widened while they are read. For a
+///                latent_cache head_dim is latent_dim + rotary_dim, value_dim latent_dim, and the scale must
+///                be given
 /// \param out     [batch, tokens, q.heads, value_dim]
 /// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
 ///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
@@ -17247,20 +17515,21 @@ inline namespace ROPE_ABI {
 ///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
 ///            sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
-/// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
-///            2, ..., else of one row at a time. Keys and values are read where they are, but for
-///            ring_positions::cache, where those that a query sees are copied, one head at a time. No
-///            allocation once a call of the same size has been made on the thread
+/// Cost:      that of attention: at once of neighbouring rows at positions 0, 1, 2, ... that have as many
+///            queries, however long they are, else of one row at a time. Keys and values are read where they
+///            are, but for ring_positions::cache, where those that a query sees are copied, one head at a
+///            time. No allocation once a call of the same size has been made on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
-requires detail::attended_cache<Cache>
+requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
-                                                                        counts, threads)
+  const detail::row_queries queries = detail::queries_of(q, cache, counts);
+  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
+                                                                          queries, threads)
       .run();
 }
 /// Attention of unrotated queries: rotates copies of them, and of keys that are stored raw, by their
@@ -17277,7 +17546,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 ///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
-requires detail::attended_cache<Cache>
+requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
@@ -17285,15 +17554,10 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const auto rotation = detail::placed_for(cache, table);
-  if constexpr (detail::may_have_axes<Cache>) {
-    if (cache.axes() > 0)
-      return detail::axes_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, rotation,
-                                                                                  options, counts, threads)
-          .run();
-  }
-  detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
-                                                                         counts, threads)
+  const auto rotation = detail::placed_in(cache, table);
+  const detail::row_queries queries = detail::queries_of(q, cache, counts);
+  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
+                                                                           queries, threads)
       .run();
 }
 }  // namespace ROPE_ABI
@@ -18161,7 +18425,7 @@ namespace detail {
 /// The place of a token: its position, or (time, height, width).
 template <class Cache>
 std::string place_of(const Cache& cache, Index b, std::size_t slot) {
-  if constexpr (may_have_axes<Cache>) {
+  if constexpr (rows_on_axes<Cache>) {
     if (cache.axes() > 0) {
       const auto at = cache.coordinates(b);
       std::string text = "(";
@@ -18170,20 +18434,13 @@ std::string place_of(const Cache& cache, Index b, std::size_t slot) {
       return text + ")";
     }
   }
-  return std::to_string(order_of(cache, b)[slot]);
-}
-template <class Cache>
-bool has_axes(const Cache& cache) {
-  if constexpr (may_have_axes<Cache>)
-    return cache.axes() > 0;
-  else
-    return false;
+  return std::to_string(cache.order(b)[slot]);
 }
 /// Where the next token of row b goes if it is text.
 template <class Cache>
 std::string next_place(const Cache& cache, Index b) {
-  if constexpr (may_have_axes<Cache>)
-    if (has_axes(cache)) return exact_digits(cache.next_coordinates()(b, 0));
+  if constexpr (rows_on_axes<Cache>)
+    if (cache.axes() > 0) return exact_digits(cache.next_coordinates()(b, 0));
   return std::to_string(cache.next_positions()[static_cast<std::size_t>(b)]);
 }
 }  // namespace detail
@@ -18202,10 +18459,10 @@ std::string next_place(const Cache& cache, Index b) {
 ///
 /// Throws:  std::out_of_range if text of a cache with axes cannot go on within 2^53
 template <class Cache>
-requires detail::attended_cache<Cache> std::string describe(const Cache& cache) {
+requires attended_rows<Cache> std::string describe(const Cache& cache) {
   std::string text;
   for (Index b = 0; b < cache.batch(); ++b) {
-    const auto order = detail::order_of(cache, b);
+    const auto order = cache.order(b);
     text += "row " + std::to_string(b) + ": ";
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
@@ -18213,14 +18470,14 @@ requires detail::attended_cache<Cache> std::string describe(const Cache& cache) 
       // Tokens of a ring are out of order, and slots that were rolled back hold none.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
-      if constexpr (detail::is_ring<Cache>) {
-        of = cache.seen()[static_cast<std::size_t>(b)];
+      if constexpr (rows_by_rank<Cache>) {
+        of = cache.seen(b);
         last = static_cast<std::size_t>(cache.slot(of - 1));
         for (std::size_t slot = 0; slot < order.size(); ++slot)
           if (order[slot] < order[first]) first = slot;
       }
       text += std::to_string(cache.size(b)) + " of " + std::to_string(of) +
-              (detail::is_ring<Cache> ? " seen tokens, from " : " tokens, from ") +
+              (rows_by_rank<Cache> ? " seen tokens, from " : " tokens, from ") +
               detail::place_of(cache, b, first) + " to " + detail::place_of(cache, b, last);
     }
     text += ", text goes on at " + detail::next_place(cache, b) +
@@ -18235,383 +18492,65 @@ requires detail::attended_cache<Cache> std::string describe(const Cache& cache) 
 
 #ifndef ROPE_CACHE_PAGE_ATTENTION_HPP
 #define ROPE_CACHE_PAGE_ATTENTION_HPP
-
-#ifndef ROPE_CACHE_DETAIL_PAGED_CALL_HPP
-#define ROPE_CACHE_DETAIL_PAGED_CALL_HPP
-
-#ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
-#define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
-
-#ifndef ROPE_CACHE_PAGE_VIEW_HPP
-#define ROPE_CACHE_PAGE_VIEW_HPP
-/// Keys and values in the pages of a pool that the caller owns.
-namespace rope {
-inline namespace ROPE_ABI {
-/// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
-/// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
-/// and at position t.
-///
-///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
-///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
-///                                  blocks, lengths);
-///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
-///     attention<Layout>(q, pages, out, table);
-///
-/// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
-///
-/// \tparam T  a channel type, or std::int8_t: pools are then quantized_view, of what `quantize` makes of
-///            float or 16-bit heads; const where nothing is written
-///
-/// Requires:  the pool and both lists outlive the view, which reads them anew at every call
-template <class T>
-class page_view {
- public:
-  using value_type = std::remove_const_t<T>;  // a channel as it is stored
-  /// The pages of a pool, in any order of axes.
-  struct pool {
-    detail::stored_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
-    detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
-  };
-  /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
-  ///                 entries behind the last token of a sequence are not read
-  /// \param lengths  any integers, [sequences]: tokens of each, those that are written next included
-  /// \param storage  whether keys are rotated before they are written, or raw ones whenever they are read
-  ///
-  /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
-  ///          tokens, or blocks are no matrix of as many rows as there are lengths
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
-            key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    check_memory();
-    const auto list = detail::list_of(blocks);
-    if (sequences() == 0 ? list.size() != 0
-                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("page_view: blocks must be [sequences, blocks] for the ", sequences(),
-                                 " sequences that have lengths, got [", list.rows, ", ", list.columns, "]"));
-    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
-    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
-  }
-  /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
-  const detail::stored_view<T>& keys() const { return memory_.keys; }
-  /// The values of the pool, [pages, page_size, kv_heads, value_dim].
-  const detail::stored_view<T>& values() const { return memory_.values; }
-  /// Whether keys are stored rotated or raw.
-  key_storage storage() const { return storage_; }
-  /// Number of sequences.
-  Index sequences() const { return static_cast<Index>(lengths_.size()); }
-  /// Tokens of a page.
-  Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The same holds below
-  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
-  Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
-  /// The place of token t in its page.
-  Index slot(Index t) const { return t % page_size(); }
-  /// Entries of `blocks` per sequence.
-  Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
-  /// The page of every block, [sequences, blocks].
-  const detail::block_table& blocks() const { return blocks_; }
-  /// Checks that the tokens of every sequence are in pages of the pool.
-  ///
-  /// \param function  the name that errors begin with
-  ///
-  /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
-  ///          block that holds tokens names a page beyond the pool
-  void check_blocks(const char* function) const {
-    for (Index s = 0; s < sequences(); ++s) {
-      // Not blocks * page_size, which may overflow.
-      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
-      if (tokens < 0 || used > blocks_of_a_sequence_)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
-                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
-                                   lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s));
-      for (Index block = 0; block < used; ++block)
-        if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
-          ROPE_THROW(std::out_of_range,
-                     detail::message(function, ": block ", block, " of sequence ", s,
-                                     " must be a page in [0, ", memory_.keys.batch, "), got ", page));
-    }
-  }
- private:
-  void check_memory() const {
-    const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
-    detail::check_stored("page_view", k);
-    detail::check_stored("page_view", v);
-    if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("page_view: keys and values must have the same pages, page_size and heads, got [",
-                          k.batch, ", ", k.tokens, ", ", k.heads, "] and [", v.batch, ", ", v.tokens, ", ",
-                          v.heads, "]"));
-    if (k.tokens == 0)
-      ROPE_THROW(std::invalid_argument, detail::message("page_view: a page must hold a token, got 0"));
-  }
-  pool memory_;
-  detail::block_table blocks_;
-  Index blocks_of_a_sequence_ = 0;
-  detail::row_counts lengths_;
-  key_storage storage_;
-};
-namespace detail {
-/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
-///
-/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
-///          blocks that hold tokens
-template <class T, class First, class Count>
-void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
-                         const Count& count) {
-  const Index size = pages.page_size();
-  Index written = 0;
-  const auto for_each_written = [&](const auto& visit) {
-    for (Index s = 0; s < pages.sequences(); ++s)
-      if (count(s) > 0)
-        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
-          visit(pages.blocks().page(s, block));
-  };
-  for_each_written([&](Index) { ++written; });
-  struct changed_pages {};
-  Index* changed = workspace<changed_pages, Index>(2 * written);
-  Index* seen = changed + written;
-  written = 0;
-  for_each_written([&](Index page) { changed[written++] = page; });
-  sort(changed, changed + written);
-  std::fill(seen, seen + written, Index{0});
-  for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block) {
-      const Index page = pages.blocks().page(s, block);
-      const Index* at = std::lower_bound(changed, changed + written, page);
-      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a page that is written must belong to one sequence; page ", page,
-                           " stands in the table twice, give sequence ", s, " a copy"));
-    }
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_PAGE_VIEW_HPP
-/// The newest tokens of sequences in pages: as many of each, or laid end to end.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Which tokens of a call are the newest ones of which sequence. Without offsets the call has a row for each
-/// sequence; with them it is one row, in which those of sequence s are [offsets[s], offsets[s + 1]).
-template <class T>
-class newest_in_pages {
- public:
-  newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
-      : pages_(pages), tokens_(tokens), offsets_(offsets) {}
-  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
-  ///          and no more of any than it has
-  void check_counts(const char* function, Index batch) const {
-    const Index sequences = pages_.sequences();
-    if (offsets_.empty()) {
-      if (batch != sequences)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": without query_offsets there is a row for each of the ", sequences,
-                           " sequences, got ", batch));
-    } else {
-      if (batch != 1 || static_cast<Index>(offsets_.size()) != sequences + 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": query_offsets are sequences + 1 = ", sequences + 1,
-                           " numbers for a batch of 1, got ", offsets_.size(), " for a batch of ", batch));
-      check_offsets(function, "query_offsets", sequences + 1, tokens_,
-                    [&](Index s) { return offsets_[static_cast<std::size_t>(s)]; });
-    }
-    for (Index s = 0; s < sequences; ++s)
-      if (count(s) > pages_.length(s))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": lengths include the new tokens: sequence ", s, " has a length of ",
-                           pages_.length(s), " and ", count(s), " new tokens"));
-  }
-  Index sequences() const { return pages_.sequences(); }
-  /// New tokens of a sequence; the first of them in its row of the call; its position.
-  Index count(Index s) const { return offsets_.empty() ? tokens_ : to_index(offset(s + 1) - offset(s)); }
-  Index first(Index s) const { return offsets_.empty() ? 0 : to_index(offset(s)); }
-  Index start(Index s) const { return pages_.length(s) - count(s); }
-  /// Sequences from s on that have as many new tokens as it has: one rectangular call serves them.
-  Index alike(Index s) const {
-    Index last = s + 1;
-    while (last < sequences() && count(last) == count(s)) ++last;
-    return last - s;
-  }
-  /// The new tokens of `number` sequences alike from s on, [number, count(s), heads, head_dim].
-  template <class X>
-  head_view<X> rows(const head_view<X>& x, Index s, Index number) const {
-    if (offsets_.empty()) return x.batch_range(s, number);
-    return {x.at(0, first(s), 0),      number,         count(s),     x.heads, x.head_dim,
-            count(s) * x.token_stride, x.token_stride, x.head_stride};
-  }
-  /// The positions of all new tokens.
-  position_range range() const {
-    position_range all;
-    for (Index s = 0; s < sequences(); ++s)
-      if (count(s) > 0) {
-        all.include(start(s));
-        all.include(pages_.length(s) - 1);
-      }
-    return all;
-  }
- private:
-  std::int64_t offset(Index s) const { return offsets_[static_cast<std::size_t>(s)]; }
-  const page_view<T>& pages_;
-  Index tokens_;
-  std::span<const std::int64_t> offsets_;
-};
-/// The positions of new tokens of sequences alike from `first` on.
-template <class T>
-struct positions_in_pages {
-  const newest_in_pages<T>& newest;
-  Index first;
-  std::int64_t operator()(Index b, Index t) const { return newest.start(first + b) + t; }
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
-/// One call of attention to pages: its checks, and the calls of the kernels for its sequences.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-template <class Layout, class T, class P, class S, class Threads>
-class paged_call {
-  using C = std::remove_const_t<P>;
-  ROPE_DETAIL_CHECK_READ("attention", T, C);
-  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
- public:
-  paged_call(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
-             const placed_table<S>* table, const attention_options& options, const Threads& threads)
-      : q_(q),
-        pages_(pages),
-        out_(out),
-        table_(table),
-        options_(options),
-        newest_(pages, q.tokens, options.query_offsets),
-        threads_(threads) {
-    check_call();
-  }
-  /// Sequences with as many queries are one call; their keys may differ in number.
-  void run() {
-    attention_options options = options_;
-    options.query_offsets = {};
-    struct key_counts {};
-    std::int64_t* counts = workspace<key_counts, std::int64_t>(pages_.sequences());
-    for (Index s = 0, alike; s < pages_.sequences(); s += alike) {
-      alike = newest_.alike(s);
-      const Index queries = newest_.count(s), heads = q_.heads;
-      if (queries == 0) continue;
-      Index longest = 0;
-      for (Index b = 0; b < alike; ++b) {
-        counts[b] = pages_.length(s + b);
-        longest = (std::max)(longest, pages_.length(s + b));
-      }
-      options.key_counts = {counts, static_cast<std::size_t>(alike)};
-      if (!options_.log_sum_exp.empty())
-        options.log_sum_exp = part_of(
-            options_.log_sum_exp, (options_.query_offsets.empty() ? s * queries : newest_.first(s)) * heads,
-            alike * queries * heads);
-      const visibility rules(options, {alike, queries, longest, heads, q_.head_dim});
-      attend_rows(s, newest_.rows(q_, s, alike), newest_.rows(out_, s, alike), longest, rules);
-    }
-  }
- private:
-  void attend_rows(Index s, const head_view<const T>& q, const head_view<T>& out, Index longest,
-                   const visibility& rules) const {
-    const token_source<C> k(pages_.keys(), pages_.blocks(), s, longest),
-        v(pages_.values(), pages_.blocks(), s, longest);
-    if constexpr (rotates) {
-      if (pages_.storage() == key_storage::raw) {
-        attend_to(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}});
-        return;
-      }
-      struct rotated_queries {};
-      const head_view<T> turned =
-          bshd(workspace<rotated_queries, T>(q.size()), q.batch, q.tokens, q.heads, q.head_dim);
-      rotate_all<Layout, false>(q, turned, *table_, positions_in_pages<P>{newest_, s}, threads_);
-      attend_to(attention_call<T, no_rotation, C>{turned, k, v, out, rules, {}});
-    } else {
-      attend_to(attention_call<T, no_rotation, C>{q, k, v, out, rules, {}});
-    }
-  }
-  template <class Turn>
-  void attend_to(const attention_call<T, Turn, C>& call) const {
-    detail::attend(call, threads_);
-  }
-  void check_call() const {
-    const char* function = "attention";
-    check_view(function, q_);
-    check_view(function, out_);
-    check_memory(function, q_, out_);
-    pages_.check_blocks(function);
-    newest_.check_counts(function, q_.batch);
-    Index longest = 0;
-    for (Index s = 0; s < pages_.sequences(); ++s) longest = (std::max)(longest, pages_.length(s));
-    check_lists();
-    attention_options options = options_;
-    options.query_offsets = {};
-    // A call without keys checks everything that has to do with the extents of heads.
-    const stored_view<const C> k = pages_.keys(), v = pages_.values();
-    const auto no_keys = shape_of(k).batch_range(0, 0), no_values = shape_of(v).batch_range(0, 0);
-    attention_options plain;
-    checked_attention(q_.batch_range(0, 0), no_keys.token_range(0, 0), no_values.token_range(0, 0),
-                      out_.batch_range(0, 0), plain);
-    const auto demand = [&](bool holds, const char* rule, Index first, Index second) {
-      check_rule(function, holds, rule, first, second);
-    };
-    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
-    demand(q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens, out_.tokens);
-    check_options(function, options, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
-    check_magnitudes<arithmetic<T>>(function, options, q_.head_dim);
-    // Raw keys turn while they are read.
-    const bool keys_turn = rotates && pages_.storage() == key_storage::raw;
-    keys_turn ? check_products<T, C, true>(function, options.products, q_.head_dim)
-              : check_products<T, C, false>(function, options.products, q_.head_dim);
-    check_rotation_of_call();
-  }
-  /// Throws:  std::invalid_argument if options say what the pages decide
-  void check_lists() const {
-    if (!options_.query_positions.empty() || !options_.key_positions.empty() ||
-        !options_.query_counts.empty() || !options_.key_counts.empty() || !options_.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: pages have lengths, and their tokens positions; the options must list "
-                         "nothing but query_offsets"));
-    if (!equal(options_.dropout, 0))
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: dropout is for training; set it to 0 for attention to pages, got ",
-                         options_.dropout));
-    if (!options_.query_offsets.empty() && (options_.bias || options_.mask))
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: a bias or a mask has a row for each sequence; give the queries as "
-                         "[sequences, tokens], without query_offsets"));
-  }
-  void check_rotation_of_call() const {
-    if (!rotates && pages_.storage() == key_storage::raw)
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: these pages hold raw keys, give the layout and the table"));
-    if constexpr (rotates) {
-      position_range read = newest_.range();
-      if (pages_.storage() == key_storage::raw && !read.empty()) read.include(0);
-      check_rotation<Layout>("attention", q_, *table_, known_range{read});
-    }
-  }
-  head_view<const T> q_;
-  const page_view<P>& pages_;
-  head_view<T> out_;
-  const placed_table<S>* table_;
-  attention_options options_;
-  newest_in_pages<P> newest_;
-  const Threads& threads_;
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_CACHE_DETAIL_PAGED_CALL_HPP
 /// Attention of the newest tokens of many sequences to keys and values in pages.
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+/// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
+template <class P>
+class rows_in_pages {
+ public:
+  using value_type = std::remove_const_t<P>;
+  /// Throws:  std::invalid_argument, std::out_of_range unless the pages hold the tokens that they should
+  rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
+    pages.check_blocks("attention");
+    newest.check_counts("attention", batch);
+  }
+  Index batch() const { return pages_.sequences(); }
+  key_storage storage() const { return pages_.storage(); }
+  token_source<value_type> keys(Index s) const {
+    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
+  }
+  token_source<value_type> values(Index s) const {
+    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
+  }
+  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
+  std::int64_t seen(Index s) const { return pages_.length(s); }
+  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
+  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
+  template <class Layout, class Table>
+  void check_table(const Table& /*table*/) const {}
+  /// Throws:  std::invalid_argument if options say what the pages decide
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
+        !options.key_counts.empty() || !options.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": pages have lengths, and their tokens positions; the options must list nothing "
+                         "but query_offsets"));
+    if (!options.query_offsets.empty() && (options.bias || options.mask))
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": a bias or a mask has a row for each sequence; give the queries as [sequences, "
+                         "tokens], without query_offsets"));
+    attention_options rest = options;
+    rest.query_offsets = {};
+    return rest;
+  }
+ private:
+  const page_view<P>& pages_;
+};
+template <class Layout, class T, class P, class S, class Threads>
+void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
+                     const placed_table<S>* table, const attention_options& options, const Threads& threads) {
+  const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
+  const rows_in_pages<P> rows(pages, newest, q.batch);
+  if (table == nullptr && pages.storage() == key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message("attention: these pages hold raw keys, give the layout and the table"));
+  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
+}
+}  // namespace detail
 /// Attention of rotated queries (or of queries that need no rotation) to keys in pages.
 ///
 ///     attention(q, pages, out, {.query_offsets = offsets});
@@ -18647,8 +18586,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::paged_call<detail::unnamed_layout, T, P, float, Threads>(q, pages, out, nullptr, options, threads)
-      .run();
+  detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
 /// Attention of unrotated queries: rotates copies of them, and raw keys while they are read, by their
 /// positions.
@@ -18667,9 +18605,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   const auto rotation = detail::placed(table);
-  detail::paged_call<Layout, T, P, typename Table::scalar, Threads>(q, pages, out, &rotation, options,
-                                                                    threads)
-      .run();
+  detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
 }
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -6,6 +6,7 @@
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
+#include <rope/cache/attended_rows.hpp>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/describe.hpp>
 #include <rope/cache/growing_cache.hpp>

@@ -7,8 +7,13 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/cache/detail/axes_call.hpp>
-#include <rope/cache/detail/cached_call.hpp>
+#include <rope/cache/attended_rows.hpp>
+#include <rope/cache/detail/attended_call.hpp>
+#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
@@ -18,6 +23,21 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// Which tokens of q are the queries of which row.
+///
+/// Throws:  std::invalid_argument
+template <class Q, class Rows>
+row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
+  check_rule("attention", q.batch == rows.batch(), "q and the cache must have the same batch", q.batch,
+             rows.batch());
+  const row_counts given = counts.empty() ? row_counts(rows.query_counts(q.tokens)) : counts;
+  check_counts("attention", given, q.batch, q.tokens);
+  return {q.tokens, given};
+}
+
+}  // namespace detail
 
 /// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
 ///
@@ -43,9 +63,10 @@ inline namespace ROPE_ABI {
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
-/// \param cache   kv_cache, ring_cache or latent_cache, of the type of q or, for float q, of a 16-bit type,
-///                whose keys and values are widened while they are read. For a latent_cache head_dim is
-///                latent_dim + rotary_dim, value_dim latent_dim, and the scale must be given
+/// \param cache   kv_cache, ring_cache, latent_cache or another of attended_rows.hpp, of the type of q or,
+///                for float q, of a 16-bit type, whose keys and values are widened while they are read. For a
+///                latent_cache head_dim is latent_dim + rotary_dim, value_dim latent_dim, and the scale must
+///                be given
 /// \param out     [batch, tokens, q.heads, value_dim]
 /// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
 ///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
@@ -64,20 +85,21 @@ inline namespace ROPE_ABI {
 ///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
 ///            sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
-/// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
-///            2, ..., else of one row at a time. Keys and values are read where they are, but for
-///            ring_positions::cache, where those that a query sees are copied, one head at a time. No
-///            allocation once a call of the same size has been made on the thread
+/// Cost:      that of attention: at once of neighbouring rows at positions 0, 1, 2, ... that have as many
+///            queries, however long they are, else of one row at a time. Keys and values are read where they
+///            are, but for ring_positions::cache, where those that a query sees are copied, one head at a
+///            time. No allocation once a call of the same size has been made on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
-requires detail::attended_cache<Cache>
+requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
-                                                                        counts, threads)
+  const detail::row_queries queries = detail::queries_of(q, cache, counts);
+  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
+                                                                          queries, threads)
       .run();
 }
 
@@ -95,7 +117,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 ///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
-requires detail::attended_cache<Cache>
+requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
@@ -103,15 +125,10 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const auto rotation = detail::placed_for(cache, table);
-  if constexpr (detail::may_have_axes<Cache>) {
-    if (cache.axes() > 0)
-      return detail::axes_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, rotation,
-                                                                                  options, counts, threads)
-          .run();
-  }
-  detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
-                                                                         counts, threads)
+  const auto rotation = detail::placed_in(cache, table);
+  const detail::row_queries queries = detail::queries_of(q, cache, counts);
+  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
+                                                                           queries, threads)
       .run();
 }
 

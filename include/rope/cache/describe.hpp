@@ -5,11 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
 #include <rope/base/message.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/cache/detail/cached_options.hpp>
+#include <rope/cache/attended_rows.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
@@ -22,7 +21,7 @@ namespace detail {
 /// The place of a token: its position, or (time, height, width).
 template <class Cache>
 std::string place_of(const Cache& cache, Index b, std::size_t slot) {
-  if constexpr (may_have_axes<Cache>) {
+  if constexpr (rows_on_axes<Cache>) {
     if (cache.axes() > 0) {
       const auto at = cache.coordinates(b);
       std::string text = "(";
@@ -31,20 +30,13 @@ std::string place_of(const Cache& cache, Index b, std::size_t slot) {
       return text + ")";
     }
   }
-  return std::to_string(order_of(cache, b)[slot]);
-}
-template <class Cache>
-bool has_axes(const Cache& cache) {
-  if constexpr (may_have_axes<Cache>)
-    return cache.axes() > 0;
-  else
-    return false;
+  return std::to_string(cache.order(b)[slot]);
 }
 /// Where the next token of row b goes if it is text.
 template <class Cache>
 std::string next_place(const Cache& cache, Index b) {
-  if constexpr (may_have_axes<Cache>)
-    if (has_axes(cache)) return exact_digits(cache.next_coordinates()(b, 0));
+  if constexpr (rows_on_axes<Cache>)
+    if (cache.axes() > 0) return exact_digits(cache.next_coordinates()(b, 0));
   return std::to_string(cache.next_positions()[static_cast<std::size_t>(b)]);
 }
 
@@ -65,10 +57,10 @@ std::string next_place(const Cache& cache, Index b) {
 ///
 /// Throws:  std::out_of_range if text of a cache with axes cannot go on within 2^53
 template <class Cache>
-requires detail::attended_cache<Cache> std::string describe(const Cache& cache) {
+requires attended_rows<Cache> std::string describe(const Cache& cache) {
   std::string text;
   for (Index b = 0; b < cache.batch(); ++b) {
-    const auto order = detail::order_of(cache, b);
+    const auto order = cache.order(b);
     text += "row " + std::to_string(b) + ": ";
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
@@ -76,14 +68,14 @@ requires detail::attended_cache<Cache> std::string describe(const Cache& cache) 
       // Tokens of a ring are out of order, and slots that were rolled back hold none.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
-      if constexpr (detail::is_ring<Cache>) {
-        of = cache.seen()[static_cast<std::size_t>(b)];
+      if constexpr (rows_by_rank<Cache>) {
+        of = cache.seen(b);
         last = static_cast<std::size_t>(cache.slot(of - 1));
         for (std::size_t slot = 0; slot < order.size(); ++slot)
           if (order[slot] < order[first]) first = slot;
       }
       text += std::to_string(cache.size(b)) + " of " + std::to_string(of) +
-              (detail::is_ring<Cache> ? " seen tokens, from " : " tokens, from ") +
+              (rows_by_rank<Cache> ? " seen tokens, from " : " tokens, from ") +
               detail::place_of(cache, b, first) + " to " + detail::place_of(cache, b, last);
     }
     text += ", text goes on at " + detail::next_place(cache, b) +

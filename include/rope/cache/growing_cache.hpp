@@ -2,9 +2,11 @@
 #ifndef ROPE_CACHE_GROWING_CACHE_HPP
 #define ROPE_CACHE_GROWING_CACHE_HPP
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include <rope/attention/options.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
@@ -23,7 +25,7 @@ namespace detail {
 /// What messages call a cache and its functions.
 struct cache_names {
   const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
-      *reorder, *keys, *values;
+      *reorder, *keys, *values, *order;
 };
 
 }  // namespace detail
@@ -31,12 +33,12 @@ struct cache_names {
 }  // namespace rope
 
 /// A macro, because literals alone are joined.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
-  {                                                                                                      \
-    .cache = name, .size = name "::size", .positions = name "::positions",                               \
-    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
-    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                   \
-    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values"                        \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
+  {                                                                                                        \
+    .cache = name, .size = name "::size", .positions = name "::positions",                                 \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate",   \
+    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                     \
+    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
   }
 
 namespace rope {
@@ -70,6 +72,21 @@ class growing_cache {
   /// std::invalid_argument if they have coordinates
   std::span<const std::int64_t> positions(Index b) const {
     return tokens_.positions(Cache::names.positions, b);
+  }
+  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
+  /// valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> order(Index b) const {
+    return rows().positions(rows().checked(Cache::names.order, b));
+  }
+  /// order(b) of one token.  Throws: std::out_of_range if there is no such row. Requires: token < size(b)
+  std::int64_t order_of(Index b, std::int64_t token) const {
+    return order(b)[static_cast<std::size_t>(token)];
+  }
+  /// Tokens that row b has been given and has not forgotten: size(b).  Throws: std::out_of_range
+  std::int64_t seen(Index b) const { return size(b); }
+  /// The options of a call of attention to the cache: `options`.
+  attention_options rules(const char* /*function*/, const attention_options& options) const {
+    return options;
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of

@@ -59,17 +59,16 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
            key_storage storage = key_storage::rotated)
       : base(batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim, storage, axes) {}
 
-  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
-  /// valid until the cache changes.  Throws: std::out_of_range
-  std::span<const std::int64_t> order(Index b) const {
-    return rows().positions(rows().checked("kv_cache::order", b));
-  }
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
+  }
+  /// Coordinates of one token, [axes].  Requires: there are such a row and token
+  const double* coordinates_of(Index b, std::int64_t token) const {
+    return tokens_.coordinates().token(b, static_cast<Index>(token));
   }
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
@@ -157,6 +156,11 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
+  /// A table where it rotates a stored key: where it is.
+  template <class Table>
+  auto placed(const char* /*function*/, const Table& table) const {
+    return detail::placed(table);
+  }
   ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
 
@@ -167,10 +171,6 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   using base::rows;
   using base::tokens_;
   const auto& memory() const { return tokens_.memory(); }
-  template <class Table>
-  auto placed(const char* /*function*/, const Table& table) const {
-    return detail::placed(table);
-  }
 };
 
 }  // namespace ROPE_ABI

@@ -4,7 +4,9 @@
 
 #include <limits>
 
+#include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/cache/detail/cache_memory.hpp>  // value_place
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
@@ -167,6 +169,24 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::key_transform_of(placed("latent_cache::append_at", table)),
           detail::position_source(positions, latent.tokens), counts, threads);
   }
+  /// A table where it rotates a stored key: behind the latent.
+  ///
+  /// Throws:  std::invalid_argument unless it rotates all of the rotated part and no more
+  template <class Table>
+  auto placed(const char* function, const Table& table) const {
+    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
+  }
+  /// The options of a call of attention to the cache: `options`, with a scale.
+  ///
+  /// Throws:  std::invalid_argument if scale is 0
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (detail::equal(options.scale, 0))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(function,
+                                 ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, "
+                                 "which it does not know, got 0"));
+    return options;
+  }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
 
@@ -174,10 +194,6 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   friend base;
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
   using base::tokens_;
-  template <class Table>
-  auto placed(const char* function, const Table& table) const {
-    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
-  }
 };
 
 }  // namespace ROPE_ABI

@@ -2,11 +2,19 @@
 #ifndef ROPE_CACHE_PAGE_ATTENTION_HPP
 #define ROPE_CACHE_PAGE_ATTENTION_HPP
 
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
 #include <rope/attention/attention.hpp>  // the checks of types too
 #include <rope/attention/options.hpp>
+#include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/cache/detail/paged_call.hpp>
+#include <rope/cache/attended_rows.hpp>
+#include <rope/cache/detail/attended_call.hpp>
+#include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/page_view.hpp>
+#include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
@@ -16,6 +24,69 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
+template <class P>
+class rows_in_pages {
+ public:
+  using value_type = std::remove_const_t<P>;
+
+  /// Throws:  std::invalid_argument, std::out_of_range unless the pages hold the tokens that they should
+  rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
+    pages.check_blocks("attention");
+    newest.check_counts("attention", batch);
+  }
+
+  Index batch() const { return pages_.sequences(); }
+  key_storage storage() const { return pages_.storage(); }
+  token_source<value_type> keys(Index s) const {
+    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
+  }
+  token_source<value_type> values(Index s) const {
+    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
+  }
+  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
+  std::int64_t seen(Index s) const { return pages_.length(s); }
+  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
+  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
+  template <class Layout, class Table>
+  void check_table(const Table& /*table*/) const {}
+
+  /// Throws:  std::invalid_argument if options say what the pages decide
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
+        !options.key_counts.empty() || !options.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": pages have lengths, and their tokens positions; the options must list nothing "
+                         "but query_offsets"));
+    if (!options.query_offsets.empty() && (options.bias || options.mask))
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": a bias or a mask has a row for each sequence; give the queries as [sequences, "
+                         "tokens], without query_offsets"));
+    attention_options rest = options;
+    rest.query_offsets = {};
+    return rest;
+  }
+
+ private:
+  const page_view<P>& pages_;
+};
+
+template <class Layout, class T, class P, class S, class Threads>
+void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
+                     const placed_table<S>* table, const attention_options& options, const Threads& threads) {
+  const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
+  const rows_in_pages<P> rows(pages, newest, q.batch);
+  if (table == nullptr && pages.storage() == key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message("attention: these pages hold raw keys, give the layout and the table"));
+  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
+}
+
+}  // namespace detail
 
 /// Attention of rotated queries (or of queries that need no rotation) to keys in pages.
 ///
@@ -52,8 +123,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::paged_call<detail::unnamed_layout, T, P, float, Threads>(q, pages, out, nullptr, options, threads)
-      .run();
+  detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
 
 /// Attention of unrotated queries: rotates copies of them, and raw keys while they are read, by their
@@ -73,9 +143,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   const auto rotation = detail::placed(table);
-  detail::paged_call<Layout, T, P, typename Table::scalar, Threads>(q, pages, out, &rotation, options,
-                                                                    threads)
-      .run();
+  detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
 }
 
 }  // namespace ROPE_ABI

@@ -2,9 +2,13 @@
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
 
+#include <algorithm>  // std::max
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include <rope/attention/options.hpp>
+#include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
@@ -95,6 +99,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
   /// Tokens that each row has seen, [batch].
   std::span<const std::int64_t> seen() const { return rows_.seen(); }
+  /// Tokens that row b has seen.  Throws: std::out_of_range
+  std::int64_t seen(Index b) const { return rows_.seen(rows_.checked(b)); }
+  /// order(b) of one token, also of one that was overwritten.
+  std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
   /// with axes, as in kv_cache.
   std::span<const std::int64_t> next_positions() const {
@@ -106,6 +114,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   auto coordinates(Index b) const {
     const Index row = rows_.checked(b);  // before anything is read of it
     return coordinates_.rows().template of<detail::coordinate_map<T>>(row, rows_.used(row));
+  }
+  /// Coordinates of one token, [axes].  Requires: there are such a row and token, which is held
+  const double* coordinates_of(Index b, std::int64_t token) const {
+    return coordinates_.rows().token(b, rows_.slot(token));
   }
   /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
@@ -226,6 +238,48 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     rows_.check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
     return rows_.holds(b, end - policy().window, end);
+  }
+
+  /// The options of a call of attention to the cache: `options`, with the window and the sinks of the ring.
+  ///
+  /// Throws:  std::invalid_argument if they say otherwise, or have a bias or a mask
+  attention_options rules(const char* function, const attention_options& options) const {
+    std::string got = options.causal ? "" : "causal = false";
+    const auto compare = [&got](const char* name, Index given, Index own) {
+      if (given != 0 && given != own)
+        got += (got.empty() ? "" : ", ") + std::string(name) + " = " + std::to_string(given);
+    };
+    compare("window", options.window, policy().window);
+    compare("sinks", options.sinks, policy().sinks);
+    if (!got.empty())
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function,
+                          ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
+                          "causal with window = ",
+                          policy().window, " and sinks = ", policy().sinks, ", got ", got.c_str()));
+    if (options.bias || options.mask)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(
+                     function,
+                     ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
+                     "use a kv_cache, or leave it empty, got a ",
+                     options.bias ? "bias" : "mask"));
+    attention_options completed = options;
+    completed.window = policy().window;
+    completed.sinks = policy().sinks;
+    return completed;
+  }
+  /// Throws:  std::invalid_argument if a key that one of the newest `queries` tokens of row b sees was
+  ///          overwritten; std::out_of_range if there is no such row
+  void check_queries(const char* function, Index b, Index queries) const {
+    // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+    const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
+    if (oldest - first < queries && !holds_window(b, oldest))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(function, ": keys that the query at ", oldest, ", one of ", queries,
+                                 ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
+                                 " queries at a time"));
   }
 
  private:

@@ -96,6 +96,24 @@ struct token_source {
     first_ = first;
   }
 
+  /// Whether row 0 of `next` is row n of this one, at the same strides, so that one call can read both.
+  bool is_followed_by(const token_source& next, Index n) const {
+    if (page_size_ > 0)
+      return next.page_size_ == page_size_ && next.view_.data == view_.data && next.first_ == first_ + n;
+    bool follows = next.page_size_ == 0 && are_apart(view_, next.view_, n);
+    if constexpr (is_quantized<C>) follows = follows && are_apart(view_.scales, next.view_.scales, n);
+    return follows;
+  }
+  /// These tokens with a longest row of `longest`.
+  token_source of_length(Index longest) const {
+    token_source all = *this;
+    all.tokens = longest;
+    if (page_size_ > 0) return all;
+    all.view_.tokens = longest;
+    all.token_stride = longest == 1 ? 0 : view_.token_stride;
+    return all;
+  }
+
   /// [head_dim]
   const C* at(Index b, Index t, Index h) const {
     if (page_size_ == 0) return view_.at(b, t, h);
@@ -117,6 +135,15 @@ struct token_source {
   }
 
  private:
+  /// In numbers: the pointer to row n would be invalid where `next` is elsewhere.
+  template <class View>
+  static bool are_apart(const View& first, const View& next, Index n) {
+    const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
+    const auto step = static_cast<std::uintptr_t>(n * first.batch_stride) * sizeof(*first.data);
+    return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
+           next.head_stride == first.head_stride && address(next) - address(first) == step;
+  }
+
   /// Every run of keys is looked up several times: a division took a tenth of a step over pages of 16 tokens.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
 

@@ -3,15 +3,16 @@
 #define ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 
 #include <algorithm>  // std::min, std::max
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
+#include <rope/cache/attended_rows.hpp>
+#include <rope/cache/detail/attended_call.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
-#include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
@@ -32,41 +33,39 @@ struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
 
+/// Caches of heads that a block appends to.
+template <class X>
+concept is_cache = attended_rows<X> && requires(X& cache) {
+  { cache.kv_heads() } -> std::convertible_to<Index>;
+  { cache.head_dim() } -> std::convertible_to<Index>;
+  { cache.value_dim() } -> std::convertible_to<Index>;
+  { cache.next_positions() } -> std::convertible_to<std::span<const std::int64_t>>;
+  cache.clear();
+};
+
 /// The most tokens that are appended before they attend.
-template <class C>
-Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
-  return (std::max)(Index{1}, tokens);
-}
-template <class C>
-Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
-  return cache.policy().chunk;
+template <class Cache>
+Index chunk_of(const Cache& cache, Index tokens) {
+  if constexpr (rows_by_rank<Cache>)
+    return cache.policy().chunk;
+  else
+    return (std::max)(Index{1}, tokens);
 }
 
 /// The positions that the step reads from the table for row b.
-template <class C>
-position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
+template <class Cache>
+position_range positions_read(const Cache& cache, Index b, Index count) {
   position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
-  read.include(next);
-  read.include(advance(next, count - 1));
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b)) read.include(position);
-  return read;
-}
-template <class C>
-position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
-  if (cache.policy().positions == ring_positions::cache) {
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)],
+                     last = advance(next, count - 1);
+  if (const std::int64_t ranks = ranks_of(cache); ranks > 0) {
     read.include(0);
-    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
+    read.include((std::min)(last, ranks - 1));
     return read;
   }
+  if (cache.storage() == key_storage::raw) read = held_positions(cache, b);
+  read.include(next);
   read.include(last);
-  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b))
-      if (position != ring_cache<C>::no_position) read.include(position);
   return read;
 }
 
@@ -109,7 +108,8 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
                        ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
                        cache.head_dim(), ", ", cache.value_dim(), "]"));
   check_counts(function, counts, cache.batch(), tokens);
-  check_cache_options(function, cache, options);
+  cache.rules(function, options);
+  check_cache_lists(function, options);
   Index keys = 0;
   for (Index b = 0; b < cache.batch(); ++b)
     keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
+#define ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
+
+#include <algorithm>  // std::fill_n, std::max, std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/detail/attend.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/attention/product_precision.hpp>
+#include <rope/base/lists.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/cache/attended_rows.hpp>
+#include <rope/cache/detail/keys_by_rank.hpp>
+#include <rope/cache/detail/query_angles.hpp>
+#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/stored_channels.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+#include <rope/tables/query_key_tables.hpp>
+
+/// One call of attention to stored tokens: its checks, and the calls of the kernels for its rows.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Throws:  std::invalid_argument if the options list what stored tokens decide
+inline void check_cache_lists(const char* function, const attention_options& options) {
+  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
+    if (!list.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
+                         " empty in the options, got length ", list.size()));
+  };
+  demand_empty("query_positions", options.query_positions);
+  demand_empty("key_positions", options.key_positions);
+  demand_empty("query_counts", options.query_counts);
+  demand_empty("key_counts", options.key_counts);
+  demand_empty("query_offsets", options.query_offsets);
+  demand_empty("key_offsets", options.key_offsets);
+  if (!equal(options.dropout, 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
+                       options.dropout));
+}
+
+/// Rows [b, b + number) of a matrix of scores, [number, heads, queries, keys].
+template <class X>
+score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, Index keys) {
+  if (!x) return x;
+  x.data = x.at(b, 0, 0);
+  if (x.batch != 1) x.batch = number;
+  if (x.queries != 1) x.queries = queries;
+  if (x.keys != 1) x.keys = keys;
+  return x;
+}
+
+/// A call of attention to stored tokens. The constructor checks it, run() computes it.
+template <class Layout, class T, class Rows, class S, class Threads>
+class attended_call {
+  using C = typename Rows::value_type;
+  ROPE_DETAIL_CHECK_READ("attention", T, C);
+  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
+
+ public:
+  /// \param queries  which tokens of q are those of which row
+  attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
+                const placed_table<S>* table, const attention_options& options, const row_queries& queries,
+                const Threads& threads)
+      : q_(q),
+        rows_(rows),
+        out_(out),
+        table_(table),
+        options_(rows.rules("attention", options)),
+        queries_(queries),
+        threads_(threads) {
+    check_call();
+    for (Index b = 0; b < rows_.batch(); ++b) check_row(b);
+    find_positions();
+    check_rotation_of_call();
+  }
+
+  /// Rows that are alike are one call of a kernel.
+  void run() const {
+    for (Index b = 0, number; b < rows_.batch(); b += number) {
+      number = 1;
+      clear_padding(b);
+      if (queries_.count(b) == 0) continue;
+      if (ranks_of(rows_) > 0) {
+        attend_by_rank(b);
+      } else {
+        for (; are_alike(b, b + number); ++number) clear_padding(b + number);
+        attend_rows(b, number);
+      }
+    }
+  }
+
+ private:
+  token_source<C> keys(Index b) const { return rows_.keys(b); }
+  token_source<C> values(Index b) const { return rows_.values(b); }
+  bool raw() const { return rows_.storage() == key_storage::raw; }
+
+  void check_call() const {
+    check_view("attention", q_);
+    check_view("attention", out_);
+    check_memory("attention", q_, out_);
+    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
+               out_.batch);
+    check_rule("attention", q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens,
+               out_.tokens);
+    check_cache_lists("attention", options_);
+    if (!rotates && raw())
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: this cache stores raw keys, give the layout and the table"));
+    if constexpr (rotates) rows_.template check_table<Layout>(*table_);
+    Index longest = 0;
+    for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    check_options("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
+    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
+    // Raw keys are rotated while they are read.
+    raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
+          : check_products<T, C, false>("attention", options_.products, q_.head_dim);
+  }
+  void check_row(Index b) const {
+    const token_source<C> k = keys(b), v = values(b);
+    const auto without_tokens = [](const token_source<C>& x) {
+      return head_view<const T>{nullptr, 0, 0, x.heads, x.head_dim, 0, 0, 0};
+    };
+    // A call without tokens checks all that has to do with the extents of heads.
+    checked_attention(q_.batch_range(0, 0).token_range(0, 0), without_tokens(k), without_tokens(v),
+                      out_.batch_range(0, 0).token_range(0, 0), attention_options());
+    const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
+    check_rule("attention", k.tokens == v.tokens, "keys and values of a row must have the same slots",
+               k.tokens, v.tokens);
+    check_rule("attention", listed == k.tokens || (listed == 0 && k.tokens == rows_.seen(b)),
+               "the order of a row must have a position for each slot, or be empty where every token has a "
+               "slot",
+               listed, k.tokens);
+    const Index count = queries_.count(b);
+    if (count > rows_.seen(b))
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: append the keys of the queries before they attend: ", count,
+                         " queries, ", rows_.seen(b), " cached tokens"));
+    if constexpr (requires { rows_.check_queries("attention", b, count); })
+      if (count > 0) rows_.check_queries("attention", b, count);
+  }
+
+  /// The positions of all queries, which visibility goes by.
+  void find_positions() {
+    struct query_positions {};
+    positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
+    for_each_query([&](Index b, Index i, std::int64_t token) {
+      positions_[queries_.place(b, i)] = rows_.order_of(b, token);
+    });
+  }
+  template <class Visit>
+  void for_each_query(const Visit& visit) const {
+    for (Index b = 0; b < rows_.batch(); ++b)
+      for (Index i = 0, count = queries_.count(b); i < count; ++i) visit(b, i, rows_.seen(b) - count + i);
+  }
+
+  void check_rotation_of_call() {
+    angles_ = positions_;
+    if constexpr (rotates) {
+      struct query_angles {};
+      const Index size = q_.batch * q_.tokens;
+      if constexpr (rows_on_axes<Rows>)
+        if (rows_.axes() > 0) {
+          if (raw()) return check_raw_keys_on_axes<Layout>(q_, rows_, *table_);
+          angles_ = workspace<query_angles, std::int64_t>(size);
+          return find_angles_on_axes<Layout>(q_, rows_, queries_, *table_, angles_);
+        }
+      position_range read;
+      if (const std::int64_t ranks = ranks_of(rows_); ranks > 0) {
+        angles_ = workspace<query_angles, std::int64_t>(size);
+        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
+          const Index place = queries_.place(b, i);
+          angles_[place] = (std::min)(positions_[place], ranks - 1);
+          read.include(0);
+          read.include(angles_[place]);
+        });
+      } else {
+        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
+          read.include(positions_[queries_.place(b, i)]);
+        });
+        if (raw())
+          for (Index b = 0; b < rows_.batch(); ++b)
+            if (const position_range held = held_positions(rows_, b);
+                queries_.count(b) > 0 && !held.empty()) {
+              read.include(held.smallest);
+              read.include(held.largest);
+            }
+      }
+      check_rotation<Layout>("attention", q_, *table_, known_range{read});
+    }
+  }
+
+  /// Zeros for the tokens of row b of the call that are no queries.
+  void clear_padding(Index b) const {
+    const Index padding = queries_.padding(b);
+    for (Index t = q_.tokens - padding; padding > 0 && t < q_.tokens; ++t)
+      for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
+    if (!options_.log_sum_exp.empty() && padding > 0)
+      std::fill_n(options_.log_sum_exp.data() + queries_.place(b, queries_.count(b)) * q_.heads,
+                  padding * q_.heads, attention_options::no_keys);
+  }
+
+  /// The row of the table that rotates a key at position 0: raw keys on axes are rotated by the rows of a
+  /// table for all tokens, one row of the batch after the other.
+  std::int64_t row_of_zero(Index b) const {
+    std::int64_t row = 0;
+    if constexpr (rotates && rows_on_axes<Rows>)
+      if (raw() && rows_.axes() > 0)
+        for (Index before = 0; before < b; ++before) row += rows_.seen(before);
+    return row;
+  }
+
+  /// Whether a call of a kernel for rows [first, next) can take row `next` as well. Rows with other numbers
+  /// of queries cannot be joined: which kernel reads them, and so their bits, depends on the number.
+  bool are_alike(Index first, Index next) const {
+    return next < rows_.batch() && queries_.count(next) == queries_.count(first) &&
+           is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
+           (options_.log_sum_exp.empty() || queries_.padding(first) == 0) &&
+           keys(first).is_followed_by(keys(next), next - first) &&
+           values(first).is_followed_by(values(next), next - first);
+  }
+
+  /// The options of all queries of rows [b, b + number), whose log_sum_exp lie next to each other.
+  attention_options options_of(Index b, Index number, Index keys) const {
+    const Index count = queries_.count(b);
+    attention_options options = options_;
+    options.bias = scores_of(options.bias, b, number, count, keys);
+    options.mask = scores_of(options.mask, b, number, count, keys);
+    if (!options.log_sum_exp.empty())
+      options.log_sum_exp =
+          part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
+    return options;
+  }
+
+  /// Attention of rows that are alike. Raw keys are rotated while they are read.
+  void attend_rows(Index b, Index number) const {
+    struct key_counts {};
+    std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
+    Index longest = 0;
+    bool ragged = false;
+    for (Index n = 0; n < number; ++n) {
+      counts[n] = keys(b + n).tokens;
+      ragged = ragged || counts[n] != counts[0];
+      longest = (std::max)(longest, to_index(counts[n]));
+    }
+    const Index count = queries_.count(b);
+    attention_options options = options_of(b, number, longest);
+    const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
+    if (is_counted(rows_, b)) {
+      if (ragged) options.key_counts = {counts, static_cast<std::size_t>(number)};
+      return attend_rows(b, number, visibility(options, shape, key_order::contiguous));
+    }
+    options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
+    options.key_positions = rows_.order(b);
+    if constexpr (requires { rows_.ordered(b); })
+      attend_rows(
+          b, number,
+          visibility(options, shape,
+                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any));
+    else
+      attend_rows(b, number, visibility(options, shape));
+  }
+  void attend_rows(Index b, Index number, const visibility& rules) const {
+    const Index longest = rules.shape().keys;
+    const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
+    const head_view<const T> q = queries_.rows(q_, b, number);
+    const head_view<T> out = queries_.rows(out_, b, number);
+    if constexpr (rotates)
+      if (raw())
+        return attend(
+            attention_call<T, table_rotation<Layout, S>, C>{
+                q, k, v, out, rules, {tables_of(*table_), row_of_zero(b)}},
+            threads_);
+    attend(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, threads_);
+  }
+
+  /// Queries [first, first + q.tokens) of rows from b on.
+  head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
+    if constexpr (!rotates) {
+      return q;
+    } else {
+      struct rotated_queries {};
+      const head_view<T> to =
+          bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
+      rotate_all<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
+      return to;
+    }
+  }
+
+  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
+  /// One call of a kernel takes one key head, so that its copy stays in cache, or all where sums are asked
+  /// for, which are next to each other for all heads.
+  void attend_by_rank(Index b) const {
+    if constexpr (rows_by_rank<Rows> && rotates) {
+      const head_view<const T> q = queries_.rows(q_, b, 1);
+      const head_view<T> out = queries_.rows(out_, b, 1);
+      const Index kv_heads = keys(b).heads, step = options_.log_sum_exp.empty() ? Index{1} : kv_heads;
+      const Index heads = kv_heads == 0 ? 0 : step * (q.heads / kv_heads);
+      for (Index i = 0; i < q.tokens; ++i) {
+        const std::int64_t position = positions_[queries_.place(b, i)], rank = angles_[queries_.place(b, i)];
+        const head_view<const T> query = rotated(q.token_range(i, 1), b, i);
+        for (Index h = 0; h < kv_heads; h += step) {
+          const keys_by_rank<T> seen = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
+          const Index first = h / step * heads;
+          attention_options options = options_of(b, 1, seen.keys.tokens);
+          if (!options.sink_logits.empty()) options.sink_logits = part_of(options.sink_logits, first, heads);
+          if (!options.log_sum_exp.empty())
+            options.log_sum_exp = part_of(options.log_sum_exp, i * heads, heads);
+          options.causal = false;
+          options.window = options.sinks = 0;
+          const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
+          attend(attention_call<T, no_rotation, T>{query.head_range(first, heads),
+                                                   seen.keys,
+                                                   seen.values,
+                                                   out.token_range(i, 1).head_range(first, heads),
+                                                   rules,
+                                                   {}},
+                 threads_);
+        }
+      }
+    }
+  }
+
+  head_view<const T> q_;
+  const Rows& rows_;
+  head_view<T> out_;
+  const placed_table<S>* table_;
+  attention_options options_;
+  const row_queries& queries_;
+  const Threads& threads_;
+  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries, and their rows of the table
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+#define ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+
+#include <cmath>
+#include <cstdint>
+
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/cache/attended_rows.hpp>
+#include <rope/cache/detail/axes_tables.hpp>
+#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// By which rows of a table queries are rotated where tokens have coordinates. A table of coordinates must be
+/// at those of the tokens; a table of positions rotates text.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The row of the table for query i of row first + b of the stored tokens.
+struct listed_angles {
+  const std::int64_t* rows;
+  const row_queries& queries;
+  Index first;
+
+  std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
+};
+
+/// Throws:  std::invalid_argument unless row `row` of the table is where a token is
+template <class S>
+void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
+                       const char* token) {
+  const auto of_table = table.coordinates();
+  for (Index a = 0; a < table.axes(); ++a)
+    if (!equal(of_table(row, a), coordinates[a]))
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: the table must be at the coordinates of ", token, ", row ", row,
+                         " is at ", of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]));
+}
+
+/// Checks a table for raw keys, whose rows are all tokens, row by row of the batch.
+///
+/// Throws:  std::invalid_argument
+template <class Layout, class T, class Rows, class S>
+void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  if (!is_coordinate_table("attention", rows.axes(), table))
+    ROPE_THROW(std::invalid_argument,
+               message("attention: raw keys on ", rows.axes(),
+                       " axes are read by a table at cache.coordinates(), got one of positions"));
+  std::int64_t size = 0;
+  for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
+  if (table.rows() != size)
+    ROPE_THROW(std::invalid_argument,
+               message("attention: raw keys are read by a table at cache.coordinates(), which has ", size,
+                       " rows, got ", table.rows()));
+  check_rotation<Layout>("attention", q, placed, known_range{});
+  Index row = 0;
+  for (Index b = 0; b < rows.batch(); ++b)
+    for (std::int64_t token = 0; token < rows.seen(b); ++token)
+      check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
+}
+
+/// Writes the row of the table for every query to angles[queries.place(b, i)].
+///
+/// Throws:  std::invalid_argument unless the table is of coordinates, at those of the queries, or of
+///          positions, and queries are text; std::out_of_range if a position is outside the table
+template <class Layout, class T, class Rows, class S>
+void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
+                         const placed_table<S>& placed, std::int64_t* angles) {
+  const auto for_each_query = [&](const auto& visit) {
+    for (Index b = 0; b < rows.batch(); ++b)
+      for (Index i = 0; i < queries.count(b); ++i)
+        angles[queries.place(b, i)] =
+            visit(b, i, rows.coordinates_of(b, rows.seen(b) - queries.count(b) + i));
+  };
+  if (is_coordinate_table("attention", rows.axes(), placed.table())) {
+    const token_rows tokens = checked_token_rows("attention", placed.table().rows(), q.batch, q.tokens);
+    check_rotation<Layout>("attention", q, placed, tokens);
+    for_each_query([&](Index b, Index i, const double* at) {
+      check_coordinates(placed.table(), tokens(b, i), at, "the queries, which are the newest tokens");
+      return std::int64_t{tokens(b, i)};
+    });
+    return;
+  }
+  position_range range;
+  for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
+    for (Index a = 0; a < rows.axes(); ++a)
+      if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
+        ROPE_THROW(std::invalid_argument,
+                   message("attention: a table of positions turns text, which is at one integer on all "
+                           "axes; give a table of coordinates for a query at ",
+                           at[0], " and ", at[a]));
+    const auto position = static_cast<std::int64_t>(at[0]);
+    range.include(position);
+    return position;
+  });
+  check_rotation<Layout>("attention", q, placed, known_range{range});
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP

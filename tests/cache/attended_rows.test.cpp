@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+// A class that the library does not know is attended to once it has what attention needs of stored tokens.
+#include <rope/cache/attended_rows.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <rope/block/multi_head_attention.hpp>
+#include <rope/cache/attention.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/table.hpp>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+#include "support/pools.hpp"
+#include "support/wide.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+using testing::wide;
+
+namespace {
+
+constexpr Index rows = 2, heads = 2, dim = 8, capacity = 16;
+constexpr double base = 100;
+
+/// Stores unrotated keys of every second token: token 2 n of a row is in slot n.
+class sparse_cache {
+ public:
+  using value_type = float;
+
+  void append(const head_view<const float>& k, const head_view<const float>& v) {
+    for (Index t = 0; t < k.tokens; ++t, ++seen_) {
+      if (seen_ % 2 != 0) continue;
+      order_.push_back(seen_);
+      for (Index b = 0; b < rows; ++b) {
+        std::copy_n(k.at(b, t, 0), dim, slot(keys_, b, seen_ / 2));
+        std::copy_n(v.at(b, t, 0), dim, slot(values_, b, seen_ / 2));
+      }
+    }
+  }
+
+  Index batch() const { return rows; }
+  key_storage storage() const { return key_storage::raw; }
+  head_view<const float> keys(Index b) const { return row(keys_, b); }
+  head_view<const float> values(Index b) const { return row(values_, b); }
+  std::span<const std::int64_t> order(Index /*b*/) const { return order_; }
+  std::int64_t seen(Index /*b*/) const { return seen_; }
+  std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
+  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
+  attention_options rules(const char* /*function*/, const attention_options& options) const {
+    return options;
+  }
+  template <class Layout, class Table>
+  void check_table(const Table& /*table*/) const {}
+
+  std::vector<std::int64_t> order_;
+
+ private:
+  using memory = std::vector<float>;
+  static float* slot(memory& x, Index b, Index n) { return x.data() + (b * capacity + n) * dim; }
+  head_view<const float> row(const memory& x, Index b) const {
+    const Index slots = (seen_ + 1) / 2;
+    return bshd(x.data() + b * capacity * dim, 1, slots, 1, dim);
+  }
+
+  memory keys_ = memory(size), values_ = memory(size);
+  Index seen_ = 0;
+  static constexpr std::size_t size = rows * capacity * dim;
+};
+
+static_assert(attended_rows<sparse_cache> && !rows_on_axes<sparse_cache> && !rows_by_rank<sparse_cache>);
+static_assert(attended_rows<kv_cache<std::int8_t>> && rows_on_axes<kv_cache<float>> &&
+              !rows_by_rank<kv_cache<float>>);
+static_assert(attended_rows<ring_cache<Eigen::half>> && rows_on_axes<ring_cache<float>> &&
+              rows_by_rank<ring_cache<float>>);
+static_assert(attended_rows<latent_cache<double>> && !rows_on_axes<latent_cache<double>>);
+static_assert(!attended_rows<head_view<float>> && !attended_rows<std::vector<float>>);
+
+struct sequence {
+  static constexpr Index tokens = 14;
+  std::vector<float> q = testing::random_channels<float>(rows * tokens * heads * dim, 1),
+                     k = testing::random_channels<float>(rows * tokens * dim, 2),
+                     v = testing::random_channels<float>(rows * tokens * dim, 3);
+  std::vector<float> out = std::vector<float>(q.size(), -7.0f);
+
+  head_view<const float> queries() const { return bshd(q.data(), rows, tokens, heads, dim); }
+  head_view<const float> keys() const { return bshd(k.data(), rows, tokens, Index{1}, dim); }
+  head_view<const float> values() const { return bshd(v.data(), rows, tokens, Index{1}, dim); }
+  head_view<float> outputs() { return bshd(out.data(), rows, tokens, heads, dim); }
+};
+
+/// Channel d of a head at a position, rotated in half_split pairs.
+wide rotated(const float* x, Index d, Index position) {
+  const Index pairs = dim / 2, i = d % pairs;
+  const wide angle = wide(position) * std::pow(wide(base), -wide(2 * i) / wide(dim));
+  const wide u = wide(x[i]), v = wide(x[i + pairs]);
+  return d < pairs ? u * std::cos(angle) - v * std::sin(angle) : v * std::cos(angle) + u * std::sin(angle);
+}
+
+/// Attention of query i to the even tokens up to it, by its definition.
+std::vector<wide> expected(const sequence& x, Index b, Index i, Index h) {
+  std::vector<wide> out(static_cast<std::size_t>(dim), 0);
+  wide sum = 0;
+  for (Index j = 0; j <= i; j += 2) {
+    wide score = 0;
+    for (Index d = 0; d < dim; ++d)
+      score += rotated(x.queries().at(b, i, h), d, i) * rotated(x.keys().at(b, j, 0), d, j);
+    const wide weight = std::exp(score / std::sqrt(wide(dim)));
+    sum += weight;
+    for (Index d = 0; d < dim; ++d) out[std::size_t(d)] += weight * wide(x.values().at(b, j, 0)[d]);
+  }
+  for (wide& channel : out) channel /= sum;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a cache that drops every second token is attended to by its definition", "[cache]") {
+  sequence x;
+  sparse_cache cache;
+  const frequency_table<> table(frequencies(dim, base), sequence::tokens);
+  Index first = 0;
+  for (const Index count : {5, 1, 1, 3, 4}) {
+    cache.append(x.keys().token_range(first, count), x.values().token_range(first, count));
+    attention<half_split>(x.queries().token_range(first, count), cache, x.outputs().token_range(first, count),
+                          table);
+    first += count;
+  }
+  REQUIRE(first == sequence::tokens);
+  // Channels are below 1, so a score is below 8 / sqrt(8) < 3 and off by at most 3 (8 + 2 * 3 + 2) u: rotation,
+  // products and their sum. A weight is off by twice that, an output, below 1, by as much and a sum of 7 terms.
+  const double bound = (2 * 3 * 16 + 2 * 7) * 0x1p-24;
+  for (Index b = 0; b < rows; ++b)
+    for (Index i = 0; i < sequence::tokens; ++i)
+      for (Index h = 0; h < heads; ++h) {
+        const std::vector<wide> exact = expected(x, b, i, h);
+        for (Index d = 0; d < dim; ++d) {
+          INFO("row " << b << ", token " << i << ", head " << h << ", channel " << d);
+          CHECK(std::abs(static_cast<double>(wide(x.outputs().at(b, i, h)[d]) - exact[std::size_t(d)])) <=
+                bound);
+        }
+      }
+}
+
+TEST_CASE("rows that contradict themselves are refused", "[cache]") {
+  sequence x;
+  sparse_cache cache;
+  cache.append(x.keys(), x.values());
+  const frequency_table<> table(frequencies(dim, base), sequence::tokens);
+  const auto attend = [&] { attention<half_split>(x.queries(), cache, x.outputs(), table); };
+  const auto untouched = [&] {
+    return std::all_of(x.out.begin(), x.out.end(), [](float channel) { return channel == -7.0f; });
+  };
+  const char* rule = "attention: the order of a row must have a position for each slot";
+  cache.order_.pop_back();
+  CHECK(throws_saying<std::invalid_argument>(attend, rule, "got 6 and 7"));
+  cache.order_.clear();
+  CHECK(throws_saying<std::invalid_argument>(attend, rule, "got 0 and 7"));
+  CHECK(untouched());
+}
+
+TEST_CASE("rows of different lengths share the threads of one call, with the bits of rows alone", "[cache]") {
+  constexpr Index channels = 128, long_row = 2500;  // enough work for threads
+  const std::vector<float> k = testing::random_channels<float>(rows * long_row * channels, 4);
+  const std::vector<float> q = testing::random_channels<float>(rows * heads * channels, 5);
+  const head_view<const float> keys = bshd(k.data(), rows, long_row, Index{1}, channels),
+                               queries = bshd(q.data(), rows, Index{1}, heads, channels);
+  const auto counts = GENERATE(std::vector<Index>{long_row, 1100}, std::vector<Index>{1, long_row});
+  kv_cache<float> cache(rows, long_row, 1, channels);
+  cache.append(keys, keys, counts);
+  std::vector<float> out(q.size()), alone(q.size());
+  std::vector<double> sums(rows * heads), sums_alone(rows * heads);
+  const testing::pool pool("inline", 4, [](Index count, const testing::pool::piece& body) {
+    for (Index i = 0; i < count; ++i) body(i);
+  });
+  const std::vector<Index> one_each = {1, 1};
+  attention(queries, cache, bshd(out.data(), rows, Index{1}, heads, channels), {.log_sum_exp = sums},
+            one_each, pool);
+  CHECK(pool.loops() == 1);
+  for (Index b = 0; b < rows; ++b) {
+    const Index of_row = heads * channels, size = counts[std::size_t(b)];
+    const head_view<const float> row = keys.batch_range(b, 1).token_range(0, size);
+    attention(queries.batch_range(b, 1), row, row,
+              bshd(alone.data() + b * of_row, Index{1}, Index{1}, heads, channels),
+              {.log_sum_exp = std::span(sums_alone).subspan(std::size_t(b * heads), std::size_t(heads))});
+  }
+  CHECK(out == alone);
+  CHECK(sums == sums_alone);
+}
