@@ -13703,6 +13703,21 @@ template <class Integer>
 contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
   return {all(b, first)};
 }
+/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
+/// threads.
+///
+/// \param bytes  that all of them take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
 /// kept like one row, so that it also has a size.
 ///
@@ -13781,6 +13796,13 @@ class cache_rows {
                  message(function, ": positions must stay within 2^53 in magnitude, got ",
                          range.smallest < -position_limit ? range.smallest : range.largest));
   }
+  /// Calls write(b, first, count, slot) for runs of new tokens, which go to slots from `slot` on.
+  template <class Threads, class Write, class Forget>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
+                    const Write& write, const Forget& /*forget*/) const {
+    for_each_run(threads, batch_, tokens, counts, bytes,
+                 [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
+  }
   /// Keeps count of new tokens. `positions` may be read from next().
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& positions) {
@@ -13805,10 +13827,14 @@ class cache_rows {
       ROPE_THROW(std::out_of_range, message(function, ": first ", first, " and count ", count,
                                             " must stay inside the ", held, " tokens that are held"));
   }
-  void truncate(const char* function, row_range rows, Index size) {
+  /// Throws:  std::out_of_range unless rows have had so many tokens
+  void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
     const Index held = this->size(rows.first);
     if (size < 0 || size > held)
       ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+  }
+  void truncate(row_range rows, std::int64_t first_lost) {
+    const auto size = static_cast<Index>(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
@@ -13899,21 +13925,6 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
   for (Index b = 0; b < k.batch; ++b)
     check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
                            positions_of_row(positions, b));
-}
-/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
-/// threads.
-///
-/// \param bytes  that all of them take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
-      if (first < last) write(b, first, last - first);
-    }
-  });
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -14975,27 +14986,6 @@ class cache_memory {
                             positions, norm);
     write_values(v, b, first, count, slot);
   }
-  /// Copies the new tokens of every row behind those it holds.
-  ///
-  /// \param rows  size(b) says how many row b holds
-  template <class Rows, class K, class V, class Threads>
-  void write_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v, const row_counts& counts,
-                    const Threads& threads) {
-    for_each_run(
-        threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
-        [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
-  }
-  /// The same, with the keys rotated by their positions in the batch.
-  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads, class Norm>
-  void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
-                            const row_counts& counts, const placed_table<S>& table, const Source& positions,
-                            const Threads& threads, const Norm& norm) {
-    for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
-                 [&](Index b, Index first, Index count) {
-                   write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_of_row(positions, b, first), norm);
-                 });
-  }
   /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
   void move_down(Index b, Index from, Index to, Index count) {
     const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
@@ -15519,6 +15509,7 @@ class axes_rows {
         next_(at(batch), 0),
         coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
   Index axes() const { return axes_; }
+  Index batch() const { return batch_; }
   /// The first `size` tokens of row b.
   template <class Map>
   Map of(Index b, Index size) const {
@@ -15592,9 +15583,12 @@ class axes_rows {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
+  /// Whether so many tokens of text can follow: those who append check their positions.
+  void check_next(const char* /*function*/, Index /*tokens*/) const {}
   /// Rows keep their first `size` tokens.
-  void keep(row_range rows, Index size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, size);
+  template <class Rows>
+  void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, static_cast<Index>(size));
   }
   /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
   template <class Rows>
@@ -15758,33 +15752,38 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
-/// What kv_cache and latent_cache have in common: tokens in memory, one growing sequence per row.
+/// The token store of all caches: memory, which tokens are in which slots, their coordinates, and what
+/// rotated the keys.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
 /// key. Functions are told the name under which the user called them.
 ///
-/// Invariant: tokens [0, rows().size(b)) of row b are written. Every function that throws leaves all as it
-///            was. With axes, tokens are at coordinates(), and positions 0, 1, 2, ... of rows() are their
-///            order.
-template <class T, value_place place>
+/// Invariant: the slots of row b that rows().positions(b) lists are written. Every function that throws
+///            leaves all as it was, except where threads fail while a ring overwrites tokens: the store is
+///            empty then. With axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
+///
+/// \tparam Rows         how a token finds its slot: cache_rows or ring_rows
+/// \tparam Coordinates  of the tokens in these slots: axes_rows or ring_axes
+template <class T, value_place place, class Rows = cache_rows, class Coordinates = axes_rows>
 class stored_tokens {
  public:
+  /// \param policy  of a ring
+  template <class... Policy>
   stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
-                Index value_dim, key_storage storage)
+                Index value_dim, key_storage storage, const Policy&... policy)
       : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
-        rows_(batch, capacity),
+        rows_(batch, policy..., capacity),
         storage_(storage) {}
-  stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
-                Index value_dim, key_storage storage, token_axes axes)
-      : stored_tokens(owner, batch, capacity, kv_heads, head_dim, value_dim, storage) {
-    coordinates_ = axes_rows(owner, batch, capacity, axes);
+  /// Tokens have coordinates.  Requires: no token is stored
+  void put_on_axes(const char* owner, token_axes axes) {
+    coordinates_ = Coordinates(owner, memory_.batch(), memory_.slot_count(), axes);
   }
   const cache_memory<T, place>& memory() const { return memory_; }
-  const cache_rows& rows() const { return rows_; }
+  const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const axes_rows& coordinates() const { return coordinates_; }
+  const Coordinates& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
   std::span<const std::int64_t> positions(const char* function, Index b) const {
@@ -15797,17 +15796,22 @@ class stored_tokens {
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
-  auto next_source(const char* function) const {
+  auto next_source(const char* function, Index tokens) const {
+    if (on_axes()) coordinates_.check_next(function, tokens);
     return started_rows<std::int64_t>{next_positions(function)};
+  }
+  /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
+  void check_given(const char* function) const {
+    if (!rows_.empty()) require_given_keys(function, rotation_);
   }
   template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
              const row_counts& counts, const Threads& threads) {
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
-    if (!rows_.empty()) require_given_keys(function, rotation_);
+    check_given(function);
     rotation_ = {};
-    memory_.write_behind(rows_, k, v, counts, threads);
+    write(k, v, counts, threads);
     note(k.tokens, counts, positions);
   }
   template <class K, class V, class Threads>
@@ -15821,9 +15825,9 @@ class stored_tokens {
     memory_.check_new(function, k, v, counts);
     const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
     rows_.check_room(function, k.tokens, counts);
-    if (!rows_.empty()) require_given_keys(function, rotation_);
+    check_given(function);
     rotation_ = {};
-    memory_.write_behind(rows_, k, v, counts, threads);
+    write(k, v, counts, threads);
     note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
   }
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
@@ -15836,7 +15840,8 @@ class stored_tokens {
           checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
           threads);
     else
-      store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
+      store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts,
+                            threads);
   }
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
@@ -15855,8 +15860,11 @@ class stored_tokens {
                          ": a table of coordinates says where its tokens are, append them without "
                          "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
-    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads,
-                                                  checked_norm(function, transform.norm, k));
+    const auto norm = checked_norm(function, transform.norm, k);
+    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+      memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
+                                             positions_of_row(positions, b, first), norm);
+    });
     if (on_axes() && !rows_.empty())
       rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
     else
@@ -15896,10 +15904,11 @@ class stored_tokens {
     }
     rotation_ = rotation_of<Layout>(to);
   }
-  void truncate(const char* function, Index size, batch_row row) {
+  void truncate(const char* function, std::int64_t size, batch_row row) {
     const row_range rows = rows_.rows(function, row);
-    rows_.truncate(function, rows, size);
-    coordinates_.keep(rows, size);
+    rows_.check_truncate(function, rows, size, on_axes());
+    coordinates_.keep(rows_, rows, size);
+    rows_.truncate(rows, size);
   }
   void remove(const char* function, Index first, Index count, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -15951,15 +15960,26 @@ class stored_tokens {
   }
   /// Those of row b.  Throws: std::out_of_range
   stored_view<const T> keys(const char* function, Index b) const {
-    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
+    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
   stored_view<const T> values(const char* function, Index b) const {
-    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
+    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
  private:
   template <class Layout, class S>
   key_rotation rotation_of(const placed_table<S>& table) const {
     return on_axes() ? rotation_on_axes<Layout>(table) : rotation_by<Layout>(table);
+  }
+  template <class Threads, class Write>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const Write& write) {
+    rows_.for_each_new(tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens), write,
+                       [&] { clear(); });
+  }
+  template <class K, class V, class Threads>
+  void write(const head_view<K>& k, const head_view<V>& v, const row_counts& counts, const Threads& threads) {
+    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+      memory_.write(k, v, b, first, count, slot);
+    });
   }
   /// Keeps count of new tokens at positions, which are those on all axes.
   template <class Source>
@@ -15992,8 +16012,8 @@ class stored_tokens {
       rows_.shift(rows, first, last, delta);
   }
   cache_memory<T, place> memory_;
-  cache_rows rows_;
-  axes_rows coordinates_;
+  Rows rows_;
+  Coordinates coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
@@ -16229,7 +16249,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// A cache of tokens with several coordinates.  Throws: as above
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
-      : base(batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim, storage, axes) {}
+      : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
+    tokens_.put_on_axes("kv_cache", axes);
+  }
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
@@ -16263,7 +16285,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append"), counts, threads);
+    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append", k.tokens), counts,
+                  threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// refuses other layouts and tables that rotate otherwise, in `attention` too: a schedule that depends on
@@ -16406,7 +16429,17 @@ class ring_rows {
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position in a sequence must not be negative, got ", position));
   }
-  /// Calls write(b, t, slot, token) for every new token that stays. These have slots of their own, so threads
+  /// A ring has room for all tokens, at the positions that it gives them.
+  template <class Source>
+  void check_new(const char* /*function*/, Index /*tokens*/, const Source& /*positions*/,
+                 const row_counts& /*counts*/) const {}
+  std::span<const std::int64_t> next() const { return seen(); }
+  /// Throws:  std::out_of_range unless that is a row, or every_row
+  row_range rows(const char* /*function*/, batch_row row) const {
+    if (row.every) return {0, batch_};
+    return {checked(row.index), row.index + 1};
+  }
+  /// Calls write(b, t, 1, slot) for every new token that stays. These have slots of their own, so threads
   /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
   /// called.
   template <class Threads, class Write, class Forget>
@@ -16422,14 +16455,15 @@ class ring_rows {
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts))) {
-          write(b, t, slot(i), i);
+          write(b, t, Index{1}, slot(i));
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
         }
     });
     otherwise.done = true;
   }
   /// Keeps count of new tokens.
-  void append(Index tokens, const row_counts& counts) {
+  template <class Source>
+  void append(Index tokens, const row_counts& counts, const Source& /*positions*/) {
     for (Index b = 0; b < batch_; ++b) {
       const std::int64_t end = end_of(b, tokens, counts);
       for (std::int64_t i = seen(b); i < end; ++i) {
@@ -16444,14 +16478,13 @@ class ring_rows {
   }
   /// Throws:  std::out_of_range unless 0 <= size <= seen and every token is held that the next query sees,
   ///          and where tokens have coordinates the last one
-  void check_truncate(row_range rows, std::int64_t size, bool last_token) const {
+  void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
-        ROPE_THROW(std::out_of_range,
-                   message("ring_cache::truncate: size must be in [0, ", seen(b), "], got ", size));
+        ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", seen(b), "], got ", size));
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
         ROPE_THROW(std::out_of_range,
-                   message("ring_cache::truncate: tokens before ", oldest_[at(b)],
+                   message(function, ": tokens before ", oldest_[at(b)],
                            " were overwritten and the window of token ", size, " needs them"));
     }
   }
@@ -16513,53 +16546,51 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
 /// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
-class ring_axes {
+class ring_axes : public axes_rows {
  public:
   ring_axes() = default;
-  ring_axes(Index batch, Index slot_count, token_axes axes)
-      : slots_(slot_count), rows_("ring_cache", batch, slot_count, axes), largest_(batch * slot_count) {}
-  const axes_rows& rows() const { return rows_; }
+  ring_axes(const char* owner, Index batch, Index slot_count, token_axes axes)
+      : axes_rows(owner, batch, slot_count, axes), slots_(slot_count), largest_(batch * slot_count) {}
+  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  void check_next(const char* function, Index tokens) const { check_text(function, tokens); }
   /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Where text goes on
   /// depends on all of them, those included that later ones of the same append overwrite.
   template <class CoordinateOf>
-  void append(const ring_rows& ring, Index batch, Index tokens, const row_counts& counts,
-              const CoordinateOf& coordinate) {
-    for (Index b = 0; b < batch; ++b) {
+  void append(const ring_rows& ring, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
+    for (Index b = 0; b < batch(); ++b) {
       const std::int64_t seen = ring.seen(b);
-      double largest = rows_.largest(b);
+      double most = largest(b);
       const Index count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t) {
         auto own = static_cast<double>(coordinate(b, t, Index{0}));
-        for (Index a = 1; a < rows_.axes(); ++a)
-          own = (std::max)(own, static_cast<double>(coordinate(b, t, a)));
-        largest = seen + t == 0 ? own : (std::max)(largest, own);
+        for (Index a = 1; a < axes(); ++a) own = (std::max)(own, static_cast<double>(coordinate(b, t, a)));
+        most = seen + t == 0 ? own : (std::max)(most, own);
         const Index slot = ring.slot(seen + t);
-        rows_.put(b, slot, [&](Index a) { return coordinate(b, t, a); });
-        largest_(at(b, slot)) = largest;
+        put(b, slot, [&](Index a) { return coordinate(b, t, a); });
+        largest_(at(b, slot)) = most;
       }
-      rows_.go_on_behind(b, largest);
+      go_on_behind(b, most);
     }
   }
   /// Rows go back to `size` seen tokens.
   ///
   /// Requires:  the last of these is held
-  void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
+  void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
+    if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)
-      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
+      go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
   }
   void copy_row(Index from, Index to, Index count) {
-    rows_.copy_row(from, to, count);
+    axes_rows::copy_row(from, to, count);
     if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
   void swap_rows(Index a, Index b, Index count) {
-    rows_.swap_rows(a, b, count);
+    axes_rows::swap_rows(a, b, count);
     if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));
   }
-  void clear() { rows_.clear(); }
  private:
   Index at(Index b, Index slot) const { return b * slots_ + slot; }
-  Index slots_ = 0;
-  axes_rows rows_;
+  moved_index slots_ = 0;
   number_array<double> largest_;  // [batch, slots]
 };
 }  // namespace detail
@@ -16601,71 +16632,69 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : memory_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
-                value_dim == 0 ? head_dim : value_dim),
-        storage_(storage),
-        rows_(batch, policy, memory_.slot_count()) {}
+      : tokens_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
+                value_dim == 0 ? head_dim : value_dim, storage, policy) {}
   /// A cache of tokens with several coordinates, whose keys are stored rotated.  Throws: as above
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
-    coordinates_ = detail::ring_axes(batch, capacity(), axes);
+    tokens_.put_on_axes("ring_cache", axes);
   }
   ring_cache(const ring_cache&) = default;
   ring_cache(ring_cache&&) = default;
   ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
   ring_cache& operator=(ring_cache&&) = default;
   /// Slots per row: sinks + window + chunk - 1.
-  Index capacity() const { return memory_.slot_count(); }
+  Index capacity() const { return memory().slot_count(); }
   /// What it was made with.
-  const ring_policy& policy() const { return rows_.policy(); }
+  const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
-  key_storage storage() const { return storage_; }
+  key_storage storage() const { return tokens_.storage(); }
   /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
-  Index size(Index b) const { return rows_.size(rows_.checked(b)); }
+  Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
   /// coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    if (on_axes()) detail::refuse_positions_on_axes("ring_cache::positions", axes());
-    return rows_.positions(rows_.checked(b));
+    if (axes() > 0) detail::refuse_positions_on_axes("ring_cache::positions", axes());
+    return rows().positions(rows().checked(b));
   }
   /// Which token of the sequence is in each of these slots: attention goes by it.  Throws: std::out_of_range
-  std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
+  std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
   /// Tokens that each row has seen, [batch].
-  std::span<const std::int64_t> seen() const { return rows_.seen(); }
+  std::span<const std::int64_t> seen() const { return rows().seen(); }
   /// Tokens that row b has seen.  Throws: std::out_of_range
-  std::int64_t seen(Index b) const { return rows_.seen(rows_.checked(b)); }
+  std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
   /// order(b) of one token, also of one that was overwritten.
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
   /// with axes, as in kv_cache.
   std::span<const std::int64_t> next_positions() const {
-    return on_axes() ? coordinates_.rows().next_positions("ring_cache::next_positions") : rows_.seen();
+    return tokens_.next_positions("ring_cache::next_positions");
   }
   /// Coordinates of a token; 0: it has a position.
-  Index axes() const { return coordinates_.rows().axes(); }
+  Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
-    const Index row = rows_.checked(b);  // before anything is read of it
-    return coordinates_.rows().template of<detail::coordinate_map<T>>(row, rows_.used(row));
+    const Index row = rows().checked(b);  // before anything is read of it
+    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
   }
   /// Coordinates of one token, [axes].  Requires: there are such a row and token, which is held
   const double* coordinates_of(Index b, std::int64_t token) const {
-    return coordinates_.rows().token(b, rows_.slot(token));
+    return tokens_.coordinates().token(b, rows().slot(token));
   }
   /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
-    return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
+    return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
   }
   /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
   std::span<const Index> query_counts(Index queries) const {
-    return rows_.newest().counts("attention", queries);
+    return rows().newest().counts("attention", queries);
   }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
-    rows_.check_position("ring_cache::slot", position);
-    return rows_.slot(position);
+    rows().check_position("ring_cache::slot", position);
+    return rows().slot(position);
   }
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
   /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
@@ -16683,15 +16712,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
-    memory_.check_new("ring_cache::append", k, v, counts);
-    if (!rows_.empty()) detail::require_given_keys("ring_cache::append", rotation_);
-    const auto text = next_source(k.tokens);
-    rotation_ = {};
-    rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
-        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); },
-        [&] { clear(); });
-    note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
+    tokens_.check_given("ring_cache::append");
+    tokens_.store("ring_cache::append", k, v, tokens_.next_source("ring_cache::append", k.tokens), counts,
+                  threads);
   }
   /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
   /// appends them.
@@ -16709,7 +16732,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
-      store_next<Layout>(k, v, detail::key_transform_of(table), counts, threads);
+      tokens_.template store_next<Layout>("ring_cache", "ring_cache::append", k, v,
+                                          detail::key_transform_of(table), counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
@@ -16717,13 +16741,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
-    const auto placed = detail::placed(table);
-    if (on_axes()) detail::is_coordinate_table("ring_cache", axes(), placed.table());
-    if (rows_.empty() || storage_ == key_storage::raw) return;
-    if (on_axes())
-      detail::require_rotation_on_axes("ring_cache", rotation_, detail::rotation_on_axes<Layout>(placed));
-    else
-      detail::require_rotation<Layout>("ring_cache", rotation_, placed);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template check_table<Layout>("ring_cache", detail::placed(table));
   }
   /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
   /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
@@ -16731,40 +16750,25 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token that the next query sees is still
   ///          held, and with axes the one before it
   void truncate(std::int64_t size, batch_row row = every_row) {
-    const Index first = row.every ? 0 : rows_.checked(row.index);
-    const detail::row_range those = {first, row.every ? memory_.batch() : first + 1};
-    rows_.check_truncate(those, size, on_axes());
-    if (on_axes()) coordinates_.truncate(rows_, those, size);
-    rows_.truncate(those, size);
+    tokens_.truncate("ring_cache::truncate", size, row);
   }
   /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) {
-    detail::copy_row("ring_cache::copy_row", from, to, rows_, memory_, coordinates_);
-  }
+  void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
   /// Makes every row b what row rows[b] was.  Throws: as in kv_cache
-  void reorder(const detail::row_list& rows) {
-    detail::reorder("ring_cache::reorder", rows, memory_.batch(), rows_, memory_, coordinates_);
-  }
+  void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
   /// Forgets every token.
-  void clear() {
-    rows_.clear();
-    coordinates_.clear();
-  }
+  void clear() { tokens_.clear(); }
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const {
-    return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
-  }
+  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const {
-    return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
-  }
+  detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
   /// yet to come.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    rows_.checked(b);
-    rows_.check_position("ring_cache::holds_window", position);
+    rows().checked(b);
+    rows().check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
-    return rows_.holds(b, end - policy().window, end);
+    return rows().holds(b, end - policy().window, end);
   }
   /// The options of a call of attention to the cache: `options`, with the window and the sinks of the ring.
   ///
@@ -16809,67 +16813,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   }
  private:
   friend class cache_shape<ring_cache<T>>;
-  const detail::cache_memory<T>& memory() const { return memory_; }
-  bool on_axes() const { return axes() > 0; }
-  template <class Layout, class S>
-  detail::key_rotation rotation_of(const placed_table<S>& table) const {
-    return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
-  }
-  template <class Layout, class K, class V, class S, class Norm, class Threads>
-  void store_next(const head_view<K>& k, const head_view<V>& v,
-                  const detail::key_transform<S, Norm>& transform, const detail::row_counts& counts,
-                  const Threads& threads) {
-    const frequency_table<S>& table = transform.table.table();
-    if (on_axes() && detail::is_coordinate_table("ring_cache::append", axes(), table)) {
-      const detail::token_rows rows =
-          detail::checked_token_rows("ring_cache::append", table.rows(), memory_.batch(), k.tokens);
-      store_rotated<Layout>(k, v, transform, rows, counts, threads,
-                            [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
-    } else {
-      const auto text = next_source(k.tokens);
-      store_rotated<Layout>(k, v, transform, text, counts, threads,
-                            [&](Index b, Index t, Index /*a*/) { return text(b, t); });
-    }
-  }
-  /// \param coordinate  coordinate(b, t, a) of a new token
-  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads,
-            class CoordinateOf>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v,
-                     const detail::key_transform<S, Norm>& transform, const Source& positions,
-                     const detail::row_counts& counts, const Threads& threads,
-                     const CoordinateOf& coordinate) {
-    const placed_table<S>& table = transform.table;
-    memory_.check_new("ring_cache::append", k, v, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
-    check_table<Layout>(table);
-    detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
-    const auto norm = detail::checked_norm("ring_cache::append", transform.norm, k);
-    rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
-        [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
-          memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
-                                                 detail::contiguous_positions{positions(b, t)}, norm);
-        },
-        [&] { clear(); });
-    const detail::key_rotation rotation = rotation_of<Layout>(table);
-    rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
-    note(k.tokens, counts, coordinate);
-  }
-  detail::started_rows<std::int64_t> next_source(Index tokens) const {
-    if (!on_axes()) return {rows_.seen()};
-    coordinates_.rows().check_text("ring_cache::append", tokens);
-    return {coordinates_.rows().next_positions("ring_cache::append")};
-  }
-  template <class CoordinateOf>
-  void note(Index tokens, const detail::row_counts& counts, const CoordinateOf& coordinate) {
-    if (on_axes()) coordinates_.append(rows_, memory_.batch(), tokens, counts, coordinate);
-    rows_.append(tokens, counts);
-  }
-  detail::cache_memory<T> memory_;
-  key_storage storage_;
-  detail::key_rotation rotation_;
-  detail::ring_rows rows_;
-  detail::ring_axes coordinates_;
+  const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
+  const detail::ring_rows& rows() const { return tokens_.rows(); }
+  detail::stored_tokens<T, detail::value_place::own, detail::ring_rows, detail::ring_axes> tokens_;
 };
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -17379,8 +17325,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source("latent_cache::append"),
-                  counts, threads);
+    tokens_.store("latent_cache::append", rotated_part, latent,
+                  tokens_.next_source("latent_cache::append", latent.tokens), counts, threads);
   }
   /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
   /// and to tables that rotate like this one.
@@ -17400,7 +17346,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
                                              detail::key_transform_of(placed("latent_cache::append", table)),
-                                             tokens_.next_source("latent_cache::append"), counts, threads);
+                                             tokens_.next_source("latent_cache::append", latent.tokens),
+                                             counts, threads);
   }
   /// The two above at positions of the caller's, in any order, as in kv_cache.
   ///

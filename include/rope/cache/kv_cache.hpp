@@ -57,7 +57,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// A cache of tokens with several coordinates.  Throws: as above
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
-      : base(batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim, storage, axes) {}
+      : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
+    tokens_.put_on_axes("kv_cache", axes);
+  }
 
   /// Coordinates of a token; 0: it has a position.
   Index axes() const { return tokens_.coordinates().axes(); }
@@ -93,7 +95,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append"), counts, threads);
+    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append", k.tokens), counts,
+                  threads);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache

@@ -121,8 +121,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source("latent_cache::append"),
-                  counts, threads);
+    tokens_.store("latent_cache::append", rotated_part, latent,
+                  tokens_.next_source("latent_cache::append", latent.tokens), counts, threads);
   }
 
   /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
@@ -143,7 +143,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
                                              detail::key_transform_of(placed("latent_cache::append", table)),
-                                             tokens_.next_source("latent_cache::append"), counts, threads);
+                                             tokens_.next_source("latent_cache::append", latent.tokens),
+                                             counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order, as in kv_cache.

@@ -10,15 +10,12 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
-#include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/call_checks.hpp>
-#include <rope/cache/detail/key_rotation.hpp>
-#include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/ring_axes.hpp>
 #include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -65,15 +62,13 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : memory_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
-                value_dim == 0 ? head_dim : value_dim),
-        storage_(storage),
-        rows_(batch, policy, memory_.slot_count()) {}
+      : tokens_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
+                value_dim == 0 ? head_dim : value_dim, storage, policy) {}
   /// A cache of tokens with several coordinates, whose keys are stored rotated.  Throws: as above
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
-    coordinates_ = detail::ring_axes(batch, capacity(), axes);
+    tokens_.put_on_axes("ring_cache", axes);
   }
 
   ring_cache(const ring_cache&) = default;
@@ -81,56 +76,56 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
   ring_cache& operator=(ring_cache&&) = default;
   /// Slots per row: sinks + window + chunk - 1.
-  Index capacity() const { return memory_.slot_count(); }
+  Index capacity() const { return memory().slot_count(); }
   /// What it was made with.
-  const ring_policy& policy() const { return rows_.policy(); }
+  const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
-  key_storage storage() const { return storage_; }
+  key_storage storage() const { return tokens_.storage(); }
   /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
-  Index size(Index b) const { return rows_.size(rows_.checked(b)); }
+  Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
   /// coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    if (on_axes()) detail::refuse_positions_on_axes("ring_cache::positions", axes());
-    return rows_.positions(rows_.checked(b));
+    if (axes() > 0) detail::refuse_positions_on_axes("ring_cache::positions", axes());
+    return rows().positions(rows().checked(b));
   }
   /// Which token of the sequence is in each of these slots: attention goes by it.  Throws: std::out_of_range
-  std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
+  std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
   /// Tokens that each row has seen, [batch].
-  std::span<const std::int64_t> seen() const { return rows_.seen(); }
+  std::span<const std::int64_t> seen() const { return rows().seen(); }
   /// Tokens that row b has seen.  Throws: std::out_of_range
-  std::int64_t seen(Index b) const { return rows_.seen(rows_.checked(b)); }
+  std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
   /// order(b) of one token, also of one that was overwritten.
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
   /// with axes, as in kv_cache.
   std::span<const std::int64_t> next_positions() const {
-    return on_axes() ? coordinates_.rows().next_positions("ring_cache::next_positions") : rows_.seen();
+    return tokens_.next_positions("ring_cache::next_positions");
   }
   /// Coordinates of a token; 0: it has a position.
-  Index axes() const { return coordinates_.rows().axes(); }
+  Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
-    const Index row = rows_.checked(b);  // before anything is read of it
-    return coordinates_.rows().template of<detail::coordinate_map<T>>(row, rows_.used(row));
+    const Index row = rows().checked(b);  // before anything is read of it
+    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
   }
   /// Coordinates of one token, [axes].  Requires: there are such a row and token, which is held
   const double* coordinates_of(Index b, std::int64_t token) const {
-    return coordinates_.rows().token(b, rows_.slot(token));
+    return tokens_.coordinates().token(b, rows().slot(token));
   }
   /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
-    return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
+    return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
   }
   /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
   std::span<const Index> query_counts(Index queries) const {
-    return rows_.newest().counts("attention", queries);
+    return rows().newest().counts("attention", queries);
   }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
-    rows_.check_position("ring_cache::slot", position);
-    return rows_.slot(position);
+    rows().check_position("ring_cache::slot", position);
+    return rows().slot(position);
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
@@ -149,15 +144,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
-    memory_.check_new("ring_cache::append", k, v, counts);
-    if (!rows_.empty()) detail::require_given_keys("ring_cache::append", rotation_);
-    const auto text = next_source(k.tokens);
-    rotation_ = {};
-    rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
-        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); },
-        [&] { clear(); });
-    note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
+    tokens_.check_given("ring_cache::append");
+    tokens_.store("ring_cache::append", k, v, tokens_.next_source("ring_cache::append", k.tokens), counts,
+                  threads);
   }
 
   /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
@@ -176,7 +165,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
-      store_next<Layout>(k, v, detail::key_transform_of(table), counts, threads);
+      tokens_.template store_next<Layout>("ring_cache", "ring_cache::append", k, v,
+                                          detail::key_transform_of(table), counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
 
@@ -185,13 +175,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
-    const auto placed = detail::placed(table);
-    if (on_axes()) detail::is_coordinate_table("ring_cache", axes(), placed.table());
-    if (rows_.empty() || storage_ == key_storage::raw) return;
-    if (on_axes())
-      detail::require_rotation_on_axes("ring_cache", rotation_, detail::rotation_on_axes<Layout>(placed));
-    else
-      detail::require_rotation<Layout>("ring_cache", rotation_, placed);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template check_table<Layout>("ring_cache", detail::placed(table));
   }
 
   /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
@@ -200,44 +185,29 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token that the next query sees is still
   ///          held, and with axes the one before it
   void truncate(std::int64_t size, batch_row row = every_row) {
-    const Index first = row.every ? 0 : rows_.checked(row.index);
-    const detail::row_range those = {first, row.every ? memory_.batch() : first + 1};
-    rows_.check_truncate(those, size, on_axes());
-    if (on_axes()) coordinates_.truncate(rows_, those, size);
-    rows_.truncate(those, size);
+    tokens_.truncate("ring_cache::truncate", size, row);
   }
 
   /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) {
-    detail::copy_row("ring_cache::copy_row", from, to, rows_, memory_, coordinates_);
-  }
+  void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
   /// Makes every row b what row rows[b] was.  Throws: as in kv_cache
-  void reorder(const detail::row_list& rows) {
-    detail::reorder("ring_cache::reorder", rows, memory_.batch(), rows_, memory_, coordinates_);
-  }
+  void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
 
   /// Forgets every token.
-  void clear() {
-    rows_.clear();
-    coordinates_.clear();
-  }
+  void clear() { tokens_.clear(); }
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const {
-    return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
-  }
+  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const {
-    return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
-  }
+  detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
   /// yet to come.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    rows_.checked(b);
-    rows_.check_position("ring_cache::holds_window", position);
+    rows().checked(b);
+    rows().check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
-    return rows_.holds(b, end - policy().window, end);
+    return rows().holds(b, end - policy().window, end);
   }
 
   /// The options of a call of attention to the cache: `options`, with the window and the sinks of the ring.
@@ -284,69 +254,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 
  private:
   friend class cache_shape<ring_cache<T>>;
-  const detail::cache_memory<T>& memory() const { return memory_; }
-  bool on_axes() const { return axes() > 0; }
-  template <class Layout, class S>
-  detail::key_rotation rotation_of(const placed_table<S>& table) const {
-    return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
-  }
+  const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
+  const detail::ring_rows& rows() const { return tokens_.rows(); }
 
-  template <class Layout, class K, class V, class S, class Norm, class Threads>
-  void store_next(const head_view<K>& k, const head_view<V>& v,
-                  const detail::key_transform<S, Norm>& transform, const detail::row_counts& counts,
-                  const Threads& threads) {
-    const frequency_table<S>& table = transform.table.table();
-    if (on_axes() && detail::is_coordinate_table("ring_cache::append", axes(), table)) {
-      const detail::token_rows rows =
-          detail::checked_token_rows("ring_cache::append", table.rows(), memory_.batch(), k.tokens);
-      store_rotated<Layout>(k, v, transform, rows, counts, threads,
-                            [&](Index b, Index t, Index a) { return table.coordinate(rows(b, t), a); });
-    } else {
-      const auto text = next_source(k.tokens);
-      store_rotated<Layout>(k, v, transform, text, counts, threads,
-                            [&](Index b, Index t, Index /*a*/) { return text(b, t); });
-    }
-  }
-  /// \param coordinate  coordinate(b, t, a) of a new token
-  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads,
-            class CoordinateOf>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v,
-                     const detail::key_transform<S, Norm>& transform, const Source& positions,
-                     const detail::row_counts& counts, const Threads& threads,
-                     const CoordinateOf& coordinate) {
-    const placed_table<S>& table = transform.table;
-    memory_.check_new("ring_cache::append", k, v, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
-    check_table<Layout>(table);
-    detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
-    const auto norm = detail::checked_norm("ring_cache::append", transform.norm, k);
-    rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
-        [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
-          memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
-                                                 detail::contiguous_positions{positions(b, t)}, norm);
-        },
-        [&] { clear(); });
-    const detail::key_rotation rotation = rotation_of<Layout>(table);
-    rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
-    note(k.tokens, counts, coordinate);
-  }
-  detail::started_rows<std::int64_t> next_source(Index tokens) const {
-    if (!on_axes()) return {rows_.seen()};
-    coordinates_.rows().check_text("ring_cache::append", tokens);
-    return {coordinates_.rows().next_positions("ring_cache::append")};
-  }
-  template <class CoordinateOf>
-  void note(Index tokens, const detail::row_counts& counts, const CoordinateOf& coordinate) {
-    if (on_axes()) coordinates_.append(rows_, memory_.batch(), tokens, counts, coordinate);
-    rows_.append(tokens, counts);
-  }
-
-  detail::cache_memory<T> memory_;
-  key_storage storage_;
-  detail::key_rotation rotation_;
-  detail::ring_rows rows_;
-  detail::ring_axes coordinates_;
+  detail::stored_tokens<T, detail::value_place::own, detail::ring_rows, detail::ring_axes> tokens_;
 };
 
 }  // namespace ROPE_ABI

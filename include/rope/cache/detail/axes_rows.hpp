@@ -51,6 +51,7 @@ class axes_rows {
         coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
 
   Index axes() const { return axes_; }
+  Index batch() const { return batch_; }
   /// The first `size` tokens of row b.
   template <class Map>
   Map of(Index b, Index size) const {
@@ -127,9 +128,12 @@ class axes_rows {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
+  /// Whether so many tokens of text can follow: those who append check their positions.
+  void check_next(const char* /*function*/, Index /*tokens*/) const {}
   /// Rows keep their first `size` tokens.
-  void keep(row_range rows, Index size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, size);
+  template <class Rows>
+  void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, static_cast<Index>(size));
   }
   /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
   template <class Rows>

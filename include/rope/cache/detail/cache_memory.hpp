@@ -121,28 +121,6 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// Copies the new tokens of every row behind those it holds.
-  ///
-  /// \param rows  size(b) says how many row b holds
-  template <class Rows, class K, class V, class Threads>
-  void write_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v, const row_counts& counts,
-                    const Threads& threads) {
-    for_each_run(
-        threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
-        [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
-  }
-  /// The same, with the keys rotated by their positions in the batch.
-  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads, class Norm>
-  void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
-                            const row_counts& counts, const placed_table<S>& table, const Source& positions,
-                            const Threads& threads, const Norm& norm) {
-    for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
-                 [&](Index b, Index first, Index count) {
-                   write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_of_row(positions, b, first), norm);
-                 });
-  }
-
   /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
   void move_down(Index b, Index from, Index to, Index count) {
     const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };

@@ -78,6 +78,22 @@ contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b,
   return {all(b, first)};
 }
 
+/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
+/// threads.
+///
+/// \param bytes  that all of them take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
+
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
 /// kept like one row, so that it also has a size.
 ///
@@ -160,6 +176,13 @@ class cache_rows {
                  message(function, ": positions must stay within 2^53 in magnitude, got ",
                          range.smallest < -position_limit ? range.smallest : range.largest));
   }
+  /// Calls write(b, first, count, slot) for runs of new tokens, which go to slots from `slot` on.
+  template <class Threads, class Write, class Forget>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
+                    const Write& write, const Forget& /*forget*/) const {
+    for_each_run(threads, batch_, tokens, counts, bytes,
+                 [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
+  }
   /// Keeps count of new tokens. `positions` may be read from next().
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& positions) {
@@ -185,10 +208,14 @@ class cache_rows {
       ROPE_THROW(std::out_of_range, message(function, ": first ", first, " and count ", count,
                                             " must stay inside the ", held, " tokens that are held"));
   }
-  void truncate(const char* function, row_range rows, Index size) {
+  /// Throws:  std::out_of_range unless rows have had so many tokens
+  void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
     const Index held = this->size(rows.first);
     if (size < 0 || size > held)
       ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+  }
+  void truncate(row_range rows, std::int64_t first_lost) {
+    const auto size = static_cast<Index>(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
@@ -285,22 +312,6 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
   for (Index b = 0; b < k.batch; ++b)
     check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
                            positions_of_row(positions, b));
-}
-
-/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
-/// threads.
-///
-/// \param bytes  that all of them take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
-      if (first < last) write(b, first, last - first);
-    }
-  });
 }
 
 }  // namespace detail

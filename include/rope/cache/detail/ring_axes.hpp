@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include <rope/base/number_array.hpp>
+#include <rope/base/storage.hpp>
 #include <rope/cache/detail/axes_rows.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/ring_rows.hpp>
@@ -22,57 +23,55 @@ namespace detail {
 
 /// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
 /// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
-class ring_axes {
+class ring_axes : public axes_rows {
  public:
   ring_axes() = default;
-  ring_axes(Index batch, Index slot_count, token_axes axes)
-      : slots_(slot_count), rows_("ring_cache", batch, slot_count, axes), largest_(batch * slot_count) {}
+  ring_axes(const char* owner, Index batch, Index slot_count, token_axes axes)
+      : axes_rows(owner, batch, slot_count, axes), slots_(slot_count), largest_(batch * slot_count) {}
 
-  const axes_rows& rows() const { return rows_; }
+  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  void check_next(const char* function, Index tokens) const { check_text(function, tokens); }
 
   /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Where text goes on
   /// depends on all of them, those included that later ones of the same append overwrite.
   template <class CoordinateOf>
-  void append(const ring_rows& ring, Index batch, Index tokens, const row_counts& counts,
-              const CoordinateOf& coordinate) {
-    for (Index b = 0; b < batch; ++b) {
+  void append(const ring_rows& ring, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
+    for (Index b = 0; b < batch(); ++b) {
       const std::int64_t seen = ring.seen(b);
-      double largest = rows_.largest(b);
+      double most = largest(b);
       const Index count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t) {
         auto own = static_cast<double>(coordinate(b, t, Index{0}));
-        for (Index a = 1; a < rows_.axes(); ++a)
-          own = (std::max)(own, static_cast<double>(coordinate(b, t, a)));
-        largest = seen + t == 0 ? own : (std::max)(largest, own);
+        for (Index a = 1; a < axes(); ++a) own = (std::max)(own, static_cast<double>(coordinate(b, t, a)));
+        most = seen + t == 0 ? own : (std::max)(most, own);
         const Index slot = ring.slot(seen + t);
-        rows_.put(b, slot, [&](Index a) { return coordinate(b, t, a); });
-        largest_(at(b, slot)) = largest;
+        put(b, slot, [&](Index a) { return coordinate(b, t, a); });
+        largest_(at(b, slot)) = most;
       }
-      rows_.go_on_behind(b, largest);
+      go_on_behind(b, most);
     }
   }
   /// Rows go back to `size` seen tokens.
   ///
   /// Requires:  the last of these is held
-  void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
+  void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
+    if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)
-      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
+      go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
   }
   void copy_row(Index from, Index to, Index count) {
-    rows_.copy_row(from, to, count);
+    axes_rows::copy_row(from, to, count);
     if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
   void swap_rows(Index a, Index b, Index count) {
-    rows_.swap_rows(a, b, count);
+    axes_rows::swap_rows(a, b, count);
     if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));
   }
-  void clear() { rows_.clear(); }
 
  private:
   Index at(Index b, Index slot) const { return b * slots_ + slot; }
 
-  Index slots_ = 0;
-  axes_rows rows_;
+  moved_index slots_ = 0;
   number_array<double> largest_;  // [batch, slots]
 };
 

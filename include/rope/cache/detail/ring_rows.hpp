@@ -83,7 +83,18 @@ class ring_rows {
                  message(function, ": a position in a sequence must not be negative, got ", position));
   }
 
-  /// Calls write(b, t, slot, token) for every new token that stays. These have slots of their own, so threads
+  /// A ring has room for all tokens, at the positions that it gives them.
+  template <class Source>
+  void check_new(const char* /*function*/, Index /*tokens*/, const Source& /*positions*/,
+                 const row_counts& /*counts*/) const {}
+  std::span<const std::int64_t> next() const { return seen(); }
+  /// Throws:  std::out_of_range unless that is a row, or every_row
+  row_range rows(const char* /*function*/, batch_row row) const {
+    if (row.every) return {0, batch_};
+    return {checked(row.index), row.index + 1};
+  }
+
+  /// Calls write(b, t, 1, slot) for every new token that stays. These have slots of their own, so threads
   /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
   /// called.
   template <class Threads, class Write, class Forget>
@@ -99,14 +110,15 @@ class ring_rows {
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts))) {
-          write(b, t, slot(i), i);
+          write(b, t, Index{1}, slot(i));
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
         }
     });
     otherwise.done = true;
   }
   /// Keeps count of new tokens.
-  void append(Index tokens, const row_counts& counts) {
+  template <class Source>
+  void append(Index tokens, const row_counts& counts, const Source& /*positions*/) {
     for (Index b = 0; b < batch_; ++b) {
       const std::int64_t end = end_of(b, tokens, counts);
       for (std::int64_t i = seen(b); i < end; ++i) {
@@ -122,14 +134,13 @@ class ring_rows {
 
   /// Throws:  std::out_of_range unless 0 <= size <= seen and every token is held that the next query sees,
   ///          and where tokens have coordinates the last one
-  void check_truncate(row_range rows, std::int64_t size, bool last_token) const {
+  void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
-        ROPE_THROW(std::out_of_range,
-                   message("ring_cache::truncate: size must be in [0, ", seen(b), "], got ", size));
+        ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", seen(b), "], got ", size));
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
         ROPE_THROW(std::out_of_range,
-                   message("ring_cache::truncate: tokens before ", oldest_[at(b)],
+                   message(function, ": tokens before ", oldest_[at(b)],
                            " were overwritten and the window of token ", size, " needs them"));
     }
   }

@@ -28,7 +28,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// What kv_cache and latent_cache have in common: tokens in memory, one growing sequence per row.
+/// The token store of all caches: memory, which tokens are in which slots, their coordinates, and what
+/// rotated the keys.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -37,27 +38,31 @@ namespace detail {
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
 /// key. Functions are told the name under which the user called them.
 ///
-/// Invariant: tokens [0, rows().size(b)) of row b are written. Every function that throws leaves all as it
-///            was. With axes, tokens are at coordinates(), and positions 0, 1, 2, ... of rows() are their
-///            order.
-template <class T, value_place place>
+/// Invariant: the slots of row b that rows().positions(b) lists are written. Every function that throws
+///            leaves all as it was, except where threads fail while a ring overwrites tokens: the store is
+///            empty then. With axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
+///
+/// \tparam Rows         how a token finds its slot: cache_rows or ring_rows
+/// \tparam Coordinates  of the tokens in these slots: axes_rows or ring_axes
+template <class T, value_place place, class Rows = cache_rows, class Coordinates = axes_rows>
 class stored_tokens {
  public:
+  /// \param policy  of a ring
+  template <class... Policy>
   stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
-                Index value_dim, key_storage storage)
+                Index value_dim, key_storage storage, const Policy&... policy)
       : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
-        rows_(batch, capacity),
+        rows_(batch, policy..., capacity),
         storage_(storage) {}
-  stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
-                Index value_dim, key_storage storage, token_axes axes)
-      : stored_tokens(owner, batch, capacity, kv_heads, head_dim, value_dim, storage) {
-    coordinates_ = axes_rows(owner, batch, capacity, axes);
+  /// Tokens have coordinates.  Requires: no token is stored
+  void put_on_axes(const char* owner, token_axes axes) {
+    coordinates_ = Coordinates(owner, memory_.batch(), memory_.slot_count(), axes);
   }
 
   const cache_memory<T, place>& memory() const { return memory_; }
-  const cache_rows& rows() const { return rows_; }
+  const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const axes_rows& coordinates() const { return coordinates_; }
+  const Coordinates& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
   std::span<const std::int64_t> positions(const char* function, Index b) const {
@@ -70,18 +75,23 @@ class stored_tokens {
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
-  auto next_source(const char* function) const {
+  auto next_source(const char* function, Index tokens) const {
+    if (on_axes()) coordinates_.check_next(function, tokens);
     return started_rows<std::int64_t>{next_positions(function)};
   }
 
+  /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
+  void check_given(const char* function) const {
+    if (!rows_.empty()) require_given_keys(function, rotation_);
+  }
   template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
              const row_counts& counts, const Threads& threads) {
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
-    if (!rows_.empty()) require_given_keys(function, rotation_);
+    check_given(function);
     rotation_ = {};
-    memory_.write_behind(rows_, k, v, counts, threads);
+    write(k, v, counts, threads);
     note(k.tokens, counts, positions);
   }
   template <class K, class V, class Threads>
@@ -95,9 +105,9 @@ class stored_tokens {
     memory_.check_new(function, k, v, counts);
     const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
     rows_.check_room(function, k.tokens, counts);
-    if (!rows_.empty()) require_given_keys(function, rotation_);
+    check_given(function);
     rotation_ = {};
-    memory_.write_behind(rows_, k, v, counts, threads);
+    write(k, v, counts, threads);
     note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
   }
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
@@ -110,7 +120,8 @@ class stored_tokens {
           checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
           threads);
     else
-      store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
+      store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts,
+                            threads);
   }
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
@@ -129,8 +140,11 @@ class stored_tokens {
                          ": a table of coordinates says where its tokens are, append them without "
                          "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
-    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads,
-                                                  checked_norm(function, transform.norm, k));
+    const auto norm = checked_norm(function, transform.norm, k);
+    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+      memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
+                                             positions_of_row(positions, b, first), norm);
+    });
     if (on_axes() && !rows_.empty())
       rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
     else
@@ -173,10 +187,11 @@ class stored_tokens {
     rotation_ = rotation_of<Layout>(to);
   }
 
-  void truncate(const char* function, Index size, batch_row row) {
+  void truncate(const char* function, std::int64_t size, batch_row row) {
     const row_range rows = rows_.rows(function, row);
-    rows_.truncate(function, rows, size);
-    coordinates_.keep(rows, size);
+    rows_.check_truncate(function, rows, size, on_axes());
+    coordinates_.keep(rows_, rows, size);
+    rows_.truncate(rows, size);
   }
   void remove(const char* function, Index first, Index count, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -229,16 +244,27 @@ class stored_tokens {
   }
   /// Those of row b.  Throws: std::out_of_range
   stored_view<const T> keys(const char* function, Index b) const {
-    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
+    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
   stored_view<const T> values(const char* function, Index b) const {
-    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
+    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
 
  private:
   template <class Layout, class S>
   key_rotation rotation_of(const placed_table<S>& table) const {
     return on_axes() ? rotation_on_axes<Layout>(table) : rotation_by<Layout>(table);
+  }
+  template <class Threads, class Write>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const Write& write) {
+    rows_.for_each_new(tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens), write,
+                       [&] { clear(); });
+  }
+  template <class K, class V, class Threads>
+  void write(const head_view<K>& k, const head_view<V>& v, const row_counts& counts, const Threads& threads) {
+    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+      memory_.write(k, v, b, first, count, slot);
+    });
   }
   /// Keeps count of new tokens at positions, which are those on all axes.
   template <class Source>
@@ -272,8 +298,8 @@ class stored_tokens {
   }
 
   cache_memory<T, place> memory_;
-  cache_rows rows_;
-  axes_rows coordinates_;
+  Rows rows_;
+  Coordinates coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
