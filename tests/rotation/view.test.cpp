@@ -161,17 +161,19 @@ TEST_CASE("a const matrix is read only", "[rotation]") {
 }
 
 TEST_CASE("matrices and vectors of either storage order are seen by index", "[rotation]") {
-  Eigen::MatrixXf m(H * D, S);
+  // Also where Eigen's default storage order is another one.
+  using column_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
+  column_major m(H * D, S);
   const auto in_m = [&](Index, Index s, Index h, Index d) { return &m(h * D + d, s); };
   CHECK(is_at(rope::dht(m, H), in_m, 1));
   CHECK(is_at(rope::thd(m.transpose(), H), in_m, 1));
-  CHECK(is_at(rope::dht(Eigen::Map<Eigen::MatrixXf>(m.data(), H * D, S), H), in_m, 1));
-  CHECK(is_at(rope::dht(Eigen::Ref<Eigen::MatrixXf>(m), H), in_m, 1));
-  Eigen::MatrixXf large(2 + H * D + 3, 1 + S);
+  CHECK(is_at(rope::dht(Eigen::Map<column_major>(m.data(), H * D, S), H), in_m, 1));
+  CHECK(is_at(rope::dht(Eigen::Ref<column_major>(m), H), in_m, 1));
+  column_major large(2 + H * D + 3, 1 + S);
   CHECK(is_at(
       rope::dht(large.block(2, 1, H * D, S), H),
       [&](Index, Index s, Index h, Index d) { return &large(2 + h * D + d, 1 + s); }, 1));
-  Eigen::Matrix<float, H * D, S> fixed;
+  Eigen::Matrix<float, H * D, S, Eigen::ColMajor> fixed;
   CHECK(is_at(
       rope::dht(fixed, H), [&](Index, Index s, Index h, Index d) { return &fixed(h * D + d, s); }, 1));
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> batch(B * S, H * D);
