@@ -19296,31 +19296,31 @@ inline void check_ggml_sections(const ggml_rope_parameters& p) {
                        s[3]));
 }
 inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
-  const auto require = [](bool holds, const char* rule, double got) {
+  const auto demand = [](bool holds, const char* rule, double got) {
     if (!holds) ROPE_THROW(std::invalid_argument, message("ggml_frequencies: ", rule, ", got ", got));
   };
-  require(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
-  require(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
-          "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
-  require(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
-  require(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
-          p.attn_factor);
+  demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
+  demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
+         "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
+  demand(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
+  demand(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
+         p.attn_factor);
   if (!equal(p.ext_factor, 0)) {
-    require(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
-    require(p.n_ctx_orig > 0, "n_ctx_orig must be positive if ext_factor is not 0",
-            static_cast<double>(p.n_ctx_orig));
+    demand(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
+    demand(p.n_ctx_orig > 0, "n_ctx_orig must be positive if ext_factor is not 0",
+           static_cast<double>(p.n_ctx_orig));
     for (const double beta : {p.beta_fast, p.beta_slow})
-      require(is_finite(beta) && beta > 0,
-              "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
-              "llama.cpp)",
-              beta);
+      demand(is_finite(beta) && beta > 0,
+             "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
+             "llama.cpp)",
+             beta);
   }
   if (!p.freq_factors.empty() && static_cast<Index>(p.freq_factors.size()) < pairs)
     ROPE_THROW(std::invalid_argument, message("ggml_frequencies: freq_factors must have a value for each of ",
                                               pairs, " pairs or be empty, got ", p.freq_factors.size()));
   for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
-    require(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
-            "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
+    demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
+           "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
 }
 }  // namespace detail
 /// The frequencies of ggml_rope_ext, on one axis, or of ggml_rope_multi, on the four axes (time, height,

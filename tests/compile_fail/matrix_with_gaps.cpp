@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*thd: the matrix must be row-major with contiguous rows
+// EXPECT: error: .*thd: the matrix must be row-major in memory with an inner stride of 1
 
 #include <rope/rope.hpp>
 

@@ -62,8 +62,7 @@ TEST_CASE("the comments of models show their use", "[models]") {
     const bool sinks = model.layer_has_sinks(layer);
     CHECK_FALSE(sinks);
     std::map<std::string, attention_options> options_of;
-    for (const std::string& type : model.attention_types())
-      options_of[type] = model.attention_of_group(type);
+    for (const std::string& type : model.attention_types()) options_of[type] = model.attention_of_group(type);
     CHECK(options_of.at("").scale == options.scale);
     constexpr Index start = 0;
     const query_scaling rule = model.query_scaling_of_layer(layer);

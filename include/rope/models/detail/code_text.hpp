@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -289,7 +290,7 @@ std::string code_text(const Model& model) {
            model.group(model.layers()[static_cast<std::size_t>(layer)]) == &group))
         layers.push_back(layer);
     text += "using " + name + "_layout = rope::" + name_of(group.layout) + ";\n";
-    text += frequencies_code(group, name + "_frequencies").text();
+    text += frequencies_code<std::remove_cvref_t<decltype(group)>>(group, name + "_frequencies").text();
     text += axes_code(group, name + "_frequencies");
     text += options_code(model, group, name + "_options", layers);
     text += "/* rope::frequency_table table(" + name + "_frequencies, length);\nrope::rotate<" + name +
