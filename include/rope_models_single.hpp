@@ -5418,147 +5418,6 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 #ifndef ROPE_MODELS_DESCRIBE_HPP
 #define ROPE_MODELS_DESCRIBE_HPP
 
-#ifndef ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
-#define ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
-
-#ifndef ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
-#define ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
-/// Sentences about how the layers of a model attend.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
-///
-/// \param layers  in increasing order
-template <class Layers>
-std::string layers_text(const Layers& layers) {
-  const std::size_t count = layers.size();
-  const Index step = count > 1 ? layers[1] - layers[0] : 1;
-  bool even = step > 1 && count > 3;
-  for (std::size_t i = 2; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
-  if (even)
-    return std::to_string(layers[0]) + ", " + std::to_string(layers[1]) + ", ..., " +
-           std::to_string(layers.back());
-  std::string text;
-  for (std::size_t first = 0, last = 0; first < count; first = ++last) {
-    while (last + 1 < count && layers[last + 1] == layers[last] + 1) ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(layers[first]);
-    if (last > first) text += (last > first + 1 ? " to " : ", ") + std::to_string(layers[last]);
-  }
-  return text;
-}
-inline std::string window_text(Index window) {
-  return window == not_known_window ? "not known from this file"
-         : window == 0              ? "none"
-                                    : std::to_string(window) + " tokens";
-}
-/// One sentence for each window that there is, the most frequent last.
-template <class Windows>
-std::vector<std::string> windows_texts(const Windows& windows) {
-  struct alike {
-    Index window;
-    std::vector<Index> layers;
-  };
-  std::vector<alike> all;
-  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
-    auto same =
-        std::find_if(all.begin(), all.end(), [&](const alike& a) { return a.window == windows[layer]; });
-    if (same == all.end()) same = all.insert(all.end(), {windows[layer], {}});
-    same->layers.push_back(static_cast<Index>(layer));
-  }
-  if (all.empty()) return {window_text(not_known_window)};
-  if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and where they stand in `all`
-  for (const alike& a : all)
-    order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
-  std::sort(order.data(), order.data() + order.size());
-  std::vector<std::string> texts;
-  for (const auto& [layers, place] : order) {
-    const alike& a = all[static_cast<std::size_t>(place)];
-    const std::string count = std::to_string(layers);
-    texts.push_back(window_text(a.window) + ", " +
-                    (place == order.back().second
-                         ? "the other " + count + " layers"
-                         : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
-  }
-  return texts;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
-/// Sentences about where two models differ in who sees whom.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
-template <class Model>
-std::vector<std::string> window_differences(const Model& a, const Model& b) {
-  if (a.windows.empty() || b.windows.empty()) return {};
-  // One window is that of every layer.
-  const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
-  const std::size_t count = a.windows.size() == 1   ? b.windows.size()
-                            : b.windows.size() == 1 ? a.windows.size()
-                                                    : (std::min)(a.windows.size(), b.windows.size());
-  const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
-    return windows.size() == 1 ? windows.front() : windows[layer];
-  };
-  struct difference {
-    Index of_a, of_b;
-    std::vector<Index> layers;
-  };
-  std::vector<difference> all;
-  for (std::size_t layer = 0; layer < count; ++layer) {
-    const Index x = at(a.windows, layer), y = at(b.windows, layer);
-    if (x == y || x == not_known_window || y == not_known_window) continue;
-    auto same =
-        std::find_if(all.begin(), all.end(), [&](const difference& d) { return d.of_a == x && d.of_b == y; });
-    if (same == all.end()) same = all.insert(all.end(), {x, y, {}});
-    same->layers.push_back(static_cast<Index>(layer));
-  }
-  std::vector<std::string> texts;
-  for (const difference& d : all)
-    texts.push_back("the window is " + window_text(d.of_a) + " in " + a.source + " and " +
-                    window_text(d.of_b) + " in " + b.source + ": " +
-                    (alone || d.layers.size() == count
-                         ? "every layer"
-                         : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
-  return texts;
-}
-/// Windows, causality, learned sinks, and whether keys are values.
-template <class Model>
-std::vector<std::string> attention_differences(const Model& a, const Model& b) {
-  auto texts = window_differences(a, b);
-  const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
-  if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
-    texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
-                    a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
-  if (a.causal != b.causal) {
-    const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
-    texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
-  }
-  if (a.sink_logits != b.sink_logits) {
-    const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
-    texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
-                    without.source);
-  } else if (a.layers_without_sinks != b.layers_without_sinks && a.layer_count() > 0 && b.layer_count() > 0) {
-    const auto layers_of = [](const Model& model) {
-      return model.layers_without_sinks.empty() ? "none" : layers_text(model.layers_without_sinks);
-    };
-    texts.push_back("layers without sink logits are " + layers_of(a) + " in " + a.source + " and " +
-                    layers_of(b) + " in " + b.source);
-  }
-  if (a.keys_are_values != b.keys_are_values) {
-    const Model &with = a.keys_are_values ? a : b, &without = a.keys_are_values ? b : a;
-    texts.push_back("keys are values too in " + with.source + " and not in " + without.source);
-  }
-  return texts;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_ATTENTION_COMPARISON_HPP
-
 #ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
@@ -6046,12 +5905,21 @@ struct clipped_scaling {
 }  // namespace rope
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
-#ifndef ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
-#define ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
-/// Sentences about where two groups of layers differ.
+#ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
+#define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
+/// Sentences about a model, its groups and its layers, and about where two models differ.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+// The lines of a description.
+/// A label, and a text that is in one column with those of other lines.
+template <class Text>
+std::string line(const std::string& label, const Text& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+// Sentences about where two groups of layers differ.
 /// What tells a model where its tokens are, and in which file.
 template <class Model>
 std::string place_text(const Model& model) {
@@ -6142,10 +6010,176 @@ inline bool any_turns_back(const frequencies& of) {
       if (of.inv_freq(i, a) < 0) return true;
   return false;
 }
+// Sentences about how the layers of a model attend.
+/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
+///
+/// \param layers  in increasing order
+template <class Layers>
+std::string layers_text(const Layers& layers) {
+  const std::size_t count = layers.size();
+  const Index step = count > 1 ? layers[1] - layers[0] : 1;
+  bool even = step > 1 && count > 3;
+  for (std::size_t i = 2; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
+  if (even)
+    return std::to_string(layers[0]) + ", " + std::to_string(layers[1]) + ", ..., " +
+           std::to_string(layers.back());
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < count; first = ++last) {
+    while (last + 1 < count && layers[last + 1] == layers[last] + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(layers[first]);
+    if (last > first) text += (last > first + 1 ? " to " : ", ") + std::to_string(layers[last]);
+  }
+  return text;
+}
+inline std::string window_text(Index window) {
+  return window == not_known_window ? "not known from this file"
+         : window == 0              ? "none"
+                                    : std::to_string(window) + " tokens";
+}
+/// One sentence for each window that there is, the most frequent last.
+template <class Windows>
+std::vector<std::string> windows_texts(const Windows& windows) {
+  struct alike {
+    Index window;
+    std::vector<Index> layers;
+  };
+  std::vector<alike> all;
+  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
+    auto same =
+        std::find_if(all.begin(), all.end(), [&](const alike& a) { return a.window == windows[layer]; });
+    if (same == all.end()) same = all.insert(all.end(), {windows[layer], {}});
+    same->layers.push_back(static_cast<Index>(layer));
+  }
+  if (all.empty()) return {window_text(not_known_window)};
+  if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
+  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and where they stand in `all`
+  for (const alike& a : all)
+    order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
+  std::sort(order.data(), order.data() + order.size());
+  std::vector<std::string> texts;
+  for (const auto& [layers, place] : order) {
+    const alike& a = all[static_cast<std::size_t>(place)];
+    const std::string count = std::to_string(layers);
+    texts.push_back(window_text(a.window) + ", " +
+                    (place == order.back().second
+                         ? "the other " + count + " layers"
+                         : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
+  }
+  return texts;
+}
+// Sentences about where two models differ in who sees whom.
+/// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
+template <class Model>
+std::vector<std::string> window_differences(const Model& a, const Model& b) {
+  if (a.windows.empty() || b.windows.empty()) return {};
+  // One window is that of every layer.
+  const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
+  const std::size_t count = a.windows.size() == 1   ? b.windows.size()
+                            : b.windows.size() == 1 ? a.windows.size()
+                                                    : (std::min)(a.windows.size(), b.windows.size());
+  const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
+    return windows.size() == 1 ? windows.front() : windows[layer];
+  };
+  struct difference {
+    Index of_a, of_b;
+    std::vector<Index> layers;
+  };
+  std::vector<difference> all;
+  for (std::size_t layer = 0; layer < count; ++layer) {
+    const Index x = at(a.windows, layer), y = at(b.windows, layer);
+    if (x == y || x == not_known_window || y == not_known_window) continue;
+    auto same =
+        std::find_if(all.begin(), all.end(), [&](const difference& d) { return d.of_a == x && d.of_b == y; });
+    if (same == all.end()) same = all.insert(all.end(), {x, y, {}});
+    same->layers.push_back(static_cast<Index>(layer));
+  }
+  std::vector<std::string> texts;
+  for (const difference& d : all)
+    texts.push_back("the window is " + window_text(d.of_a) + " in " + a.source + " and " +
+                    window_text(d.of_b) + " in " + b.source + ": " +
+                    (alone || d.layers.size() == count
+                         ? "every layer"
+                         : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
+  return texts;
+}
+/// Windows, causality, learned sinks, and whether keys are values.
+template <class Model>
+std::vector<std::string> attention_differences(const Model& a, const Model& b) {
+  auto texts = window_differences(a, b);
+  const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
+  if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
+    texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
+                    a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
+  if (a.causal != b.causal) {
+    const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
+    texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
+  }
+  if (a.sink_logits != b.sink_logits) {
+    const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
+    texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
+                    without.source);
+  } else if (a.layers_without_sinks != b.layers_without_sinks && a.layer_count() > 0 && b.layer_count() > 0) {
+    const auto layers_of = [](const Model& model) {
+      return model.layers_without_sinks.empty() ? "none" : layers_text(model.layers_without_sinks);
+    };
+    texts.push_back("layers without sink logits are " + layers_of(a) + " in " + a.source + " and " +
+                    layers_of(b) + " in " + b.source);
+  }
+  if (a.keys_are_values != b.keys_are_values) {
+    const Model &with = a.keys_are_values ? a : b, &without = a.keys_are_values ? b : a;
+    texts.push_back("keys are values too in " + with.source + " and not in " + without.source);
+  }
+  return texts;
+}
+// Sentences about what the layers of a model multiply their queries by.
+/// The rule as a formula of the position p.
+template <class Scaling>
+std::string formula_of(const Scaling& scaling) {
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
+    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
+    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
+    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
+           digits(llama4->floor_scale) + "))";
+  }
+  return "1";
+}
+/// The rule and its layers.
+template <class Model>
+std::string query_scaling_text(const Model& model) {
+  switch (model.scaled) {
+    case scaled_queries::none:
+      break;
+    case scaled_queries::every_layer:
+      return "by " + formula_of(model.query_rule) + " at position p, every layer";
+    case scaled_queries::layers_without_rope:
+      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
+    case scaled_queries::not_known:
+      return "not known from this file";
+  }
+  return "none";
+}
+/// Whether both multiply the queries of the same layers by the same factors.
+template <class Model>
+bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
+  if (a.scaled != b.scaled) return false;
+  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
+  const auto numbers = [](const auto& scaling) -> std::vector<double> {
+    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
+    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
+      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
+    return {};
+  };
+  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
+  bool same = x.size() == y.size();
+  for (std::size_t i = 0; same && i < x.size(); ++i)
+    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
+  return same;
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+#endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 /// The C++ that makes what an import returned, for a program without the file: statements that compile at any
 /// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
 /// letters. Comments are /* */: their lines may be broken anywhere.
@@ -6429,12 +6463,13 @@ std::string code_text(const Model& model) {
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
-#ifndef ROPE_MODELS_DETAIL_INDEXER_HPP
-#define ROPE_MODELS_DETAIL_INDEXER_HPP
-/// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
+#ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
+#define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
+/// What a record of hugging_face_records.hpp or gguf_records.hpp can say about an architecture.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
 /// Which channels of an indexer's head turn, as many as in a head of attention, and how they pair.
 enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
 inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
@@ -6457,83 +6492,232 @@ std::string text_of(const Indexer& indexer) {
          std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
 }
+// What a record of hugging_face_records.hpp can say.
+/// What the products of queries and keys are multiplied by before the softmax.
+enum class score_scale {
+  inverse_root,           // 1 / sqrt(head_dim)
+  half_head,              // 1 / sqrt(head_dim / 2)
+  query_pre_attn_scalar,  // 1 / sqrt(that key)
+  attention_multiplier,   // that key
+  key_multiplier,         // that key / sqrt(head_dim)
+  qk_scale_factor,        // that key / sqrt(head_dim)
+  one
+};
+/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+enum class which_slide {
+  by_type,                       // those of other_type, by full_every
+  every,                         // all of them
+  from_max_window_layers,        // those from that layer on
+  even_below_max_window_layers,  // those of even number before that layer
+  without_rope,                  // those that do not rotate
+  not_known
+};
+/// What a window means.
+enum class window_span {
+  back,                 // the tokens that a query sees: those up to its own
+  both_sides,           // the same, half of them after its own
+  each_side,            // the tokens on each side of a query, without its own
+  both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
+  chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
+};
+/// The factors by which queries grow with their position.
+enum class query_growth {
+  none,
+  temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
+  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
+  log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
+};
+/// How the keys of a file make groups of layers.
+enum class dictionary_form {
+  one_or_by_type,  // one rope dictionary, or one per layer type
+  per_type,        // one per layer type; the class reads no other form
+  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not rotate
+  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
+                 // last of a type counts, and rope_scaling for those that attend fully
+  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
+                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
+};
+struct hugging_face_record {
+  std::string_view architecture;  // as plain_architecture spells it
+  layout_kind layout = layout_kind::half_split;
+  double base = 10000;    // 0: no source is known, so a file must give it
+  double local_base = 0;  // of sliding layers, where they have one of their own
+  double partial_rotary_factor = 1;
+  double original_max_position = 0;  // 0: the longest context
+  Index head_dim = 0;                // 0: hidden_size / num_attention_heads
+  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
+  // in a file of the text model alone.
+  Index nested_head_dim = 0;
+  double nested_base = 0, nested_window = 0;
+  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
+  bool last_channels = false;   // the channels that turn come last in a head
+  bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
+  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
+  bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
+  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
+  // The types of layers: those of full_type attend to all tokens.
+  std::string_view full_type = "full_attention", other_type = "sliding_attention";
+  bool others_attend = true;        // false: layers of all other types have no attention
+  std::string_view full_list = {};  // the key that has the numbers of those of full_type
+  dictionary_form form = dictionary_form::one_or_by_type;
+  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
+  // share of the channels, for other_type local_base and other_factor.
+  double filled_base = 0, filled_factor = 1, other_factor = 1;
+  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
+  Index full_every = 0, full_offset = 0;
+  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;     // layer 0 attends fully too
+  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool last_full = false;      // the last layer attends fully where no other does
+  bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
+  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
+  window_span window = window_span::back;
+  Index max_window_layers = 0;  // 0: not known
+  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
+  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
+  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
+  score_scale scale = score_scale::inverse_root;
+  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
+  double softcap = 0;       // of attn_logit_softcapping
+  query_growth queries = query_growth::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  std::string_view indexer_key = "index_head_dim";  // has the channels of a head of the indexer
+  which_slide slides = which_slide::by_type;
+  bool slides_if_asked = false;  // only with use_sliding_window
+  bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
+  bool causal = true;            // false: an encoder
+  bool sink_logits = false;      // a learned logit per query head, in the checkpoint
+  // MiMo-V2: hybrid_layer_pattern is 1 for a layer that slides; rope_theta and partial_rotary_factor are the
+  // defaults of dictionaries per_type, and layers that slide have swa_rope_theta, swa_head_dim,
+  // sliding_window_size and sink logits of their own.
+  bool swa_keys = false;
+  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
+  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
+  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
+  bool xdrope = false;             // an older name of mrope_section is xdrope_section
+  bool backwards = false;          // turns by minus the position
+  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
+  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
+  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
+  std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view instead = "no positions";  // what a model has whose layers do not turn for this reason
+  std::string_view note = {};  // what its layers do that a description has no word for: a warning
+};
+/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
+/// types are.
+constexpr bool types_slide(const hugging_face_record& r) {
+  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
+  return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
+         r.form != dictionary_form::one_or_by_type;
+}
+// What a record of gguf_records.hpp can say.
+/// By which schedule layers that slide turn.
+enum class sliding_rule {
+  not_known,
+  as_full,   // the base and the scaling of the other layers
+  same,      // and their base whatever rope.freq_base_swa says
+  unscaled,  // their base, no scaling
+  bare,      // unscaled, and m = 1
+  own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
+  plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
+};
+/// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+enum class log_multiplier {
+  as_given,   // m = g(1) / g(it)
+  tenths,     // of it: m = g(1) / g(10 it)
+  cancelled,  // tenths, but m = 1 wherever it is given
+  ignored
+};
+/// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
+enum class yarn_keys { none, betas, all };
+/// What scores are multiplied by: 1 / sqrt(head_dim), 1, attention.scale where the file has it, or
+/// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
+enum class gguf_scale { inverse_root, one, of_key, output_key };
+/// The llama4_query_scaling of an architecture.
+enum class gguf_temperature {
+  none,
+  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
+  of_context,  // attention_scale is the same, floor_scale the context length before scaling
+  fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
+};
+/// What attention.sliding_window means.
+enum class window_kind {
+  back,        // the tokens that a query sees: those up to its own
+  both_sides,  // the same, half of them after its own
+  chunks       // the length of chunks; a query sees those of its chunk up to its own
+};
+/// How attention.sliding_window_pattern is read.
+enum class pattern_form {
+  number,  // n: one of every n layers attends fully
+  list,    // per layer, whether it slides; with a number in its place every layer would slide
+  either
+};
+struct gguf_record {
+  std::string_view architecture;
+  layout_kind layout = layout_kind::half_split;
+  std::string_view instead = {};  // what an architecture has of which no layer rotates
+  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases in place of rotation
+  bool last_channels = false;     // the channels that rotate come last in a head
+  Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
+  bool full_first = false;  // it is the first of them, else the last
+  pattern_form pattern = pattern_form::number;
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
+  Index fixed_window = 0;      // whatever attention.sliding_window says, unless that is 0
+  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  bool all_slide = false;      // every layer that attends slides, if the file has a window
+  bool window_varies = false;  // some versions of llama.cpp do not read it
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  sliding_rule sliding = sliding_rule::not_known;
+  window_kind window = window_kind::back;
+  bool causal = true;                 // false: an encoder, whatever attention.causal says
+  bool sink_logits = false;           // a learned logit per query head, in a tensor
+  bool sinks_slide = false;           // only layers that slide have it, if no tensor says otherwise
+  Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
+  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
+  bool no_rope_first = false;         // the first of them, and none where no layer slides
+  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
+  bool interleaved_sections = false;  // the axes of M-RoPE alternate
+  gguf_scale scale = gguf_scale::inverse_root;
+  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
+  double softcap = 0;     // of attn_logit_softcapping, where it is read
+  gguf_temperature temperature = gguf_temperature::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  log_multiplier multiplier = log_multiplier::ignored;
+  yarn_keys yarn = yarn_keys::none;
+  double beta_fast = 32;        // of YaRN, where it is not read
+  bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool needs_pattern = false;   // attention.sliding_window_pattern must be there
+  bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
+  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
+  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;     // all channels rotate, whatever rope.dimension_count says
+  bool unscaled = false;       // no layer is scaled, whatever rope.scaling says
+  double fixed_base = 0;       // in place of rope.freq_base, whatever it says
+  bool alpha = false;          // rope.scaling.alpha stretches the base
+  bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
+  bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+                               // attention.compress_rope_freq_base and m = 1
+  std::string_view note = {};  // what a description has no word for: a warning
+};
+/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
+/// have such layers. An architecture without a record may be one of them.
+constexpr bool may_slide(const gguf_record& r) {
+  return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
+         r.compressed;
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_INDEXER_HPP
-
-#ifndef ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
-#define ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
-/// Sentences about what the layers of a model multiply their queries by.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The rule as a formula of the position p.
-template <class Scaling>
-std::string formula_of(const Scaling& scaling) {
-  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
-    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
-  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
-    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
-    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
-           digits(llama4->floor_scale) + "))";
-  }
-  return "1";
-}
-/// The rule and its layers.
-template <class Model>
-std::string query_scaling_text(const Model& model) {
-  switch (model.scaled) {
-    case scaled_queries::none:
-      break;
-    case scaled_queries::every_layer:
-      return "by " + formula_of(model.query_rule) + " at position p, every layer";
-    case scaled_queries::layers_without_rope:
-      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
-    case scaled_queries::not_known:
-      return "not known from this file";
-  }
-  return "none";
-}
-/// Whether both multiply the queries of the same layers by the same factors.
-template <class Model>
-bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
-  if (a.scaled != b.scaled) return false;
-  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const auto& scaling) -> std::vector<double> {
-    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
-    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
-      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
-    return {};
-  };
-  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
-  bool same = x.size() == y.size();
-  for (std::size_t i = 0; same && i < x.size(); ++i)
-    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
-  return same;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
-
-#ifndef ROPE_MODELS_DETAIL_TEXT_LINE_HPP
-#define ROPE_MODELS_DETAIL_TEXT_LINE_HPP
-/// The lines of a description.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// A label, and a text that is in one column with those of other lines.
-template <class Text>
-std::string line(const std::string& label, const Text& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_TEXT_LINE_HPP
+#endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
 /// differ. Templates, so that programs which do not call them do not compile them.
 namespace rope {
@@ -6807,11 +6991,274 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
 #ifndef ROPE_MODELS_GGUF_HPP
 #define ROPE_MODELS_GGUF_HPP
 
+#ifndef ROPE_MODELS_DETAIL_FILE_READERS_HPP
+#define ROPE_MODELS_DETAIL_FILE_READERS_HPP
+/// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+// The ranges of the numbers in model files, and the error for a number outside of its range.
+/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
+struct number_rule {
+  bool (*holds)(double);
+  const char* words;
+};
+namespace range {
+inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
+inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
+inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
+inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
+inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0) || x > 1; },
+                                               "must be 0 or greater than 1"};
+inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
+inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
+                                         "must be 0 or 1"};
+/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
+inline constexpr double most = 0x1p20;
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
+                                   "must be a positive whole number up to 1048576"};
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
+                                   "must be a whole number, not negative and up to 1048576"};
+/// Tokens that a window spans: some files write a large number where they mean none.
+inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
+                                    "must be a whole number, not negative and up to 2^53"};
+}  // namespace range
+/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
+/// the key.
+inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
+  if (!is_finite(value) || !rule.holds(value))
+    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
+  return value;
+}
+/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
+/// knows which keys nobody asked for.
+template <class J>
+class json_reader {
+ public:
+  /// \param object  the dictionary; nullptr is one without keys
+  /// \param path    what comes before a key in messages: empty, or "rope_scaling."
+  json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
+  const std::string& path() const { return path_; }
+  /// Reads these keys as if they were not there.
+  void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
+  bool hides(const std::string& key) const { return contains(hidden_, key); }
+  /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
+  const J* find(const char* key) {
+    if (hides(key)) return nullptr;
+    if (!contains(asked_, key)) asked_.emplace_back(key);
+    const std::string name = key;
+    if (!object_ || !object_->contains(name)) return nullptr;
+    const J& value = object_->at(name);
+    return value.is_null() ? nullptr : &value;
+  }
+  bool has(const char* key) { return find(key) != nullptr; }
+  /// Numbers that the class of the architecture has for keys that a file leaves out.
+  void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
+  /// Calls with(key, value) for each of them that was read.
+  template <class F>
+  void each_assumed(const F& with) const {
+    for (const assumption& one : assumed_)
+      if (one.read) with(std::string(one.key), one.value);
+  }
+  std::optional<double> number(const char* key, const number_rule& rule) {
+    if (const J* value = find(key)) return number_of(*value, key, rule);
+    if (hides(key) || is_null(key)) return {};
+    for (assumption& one : assumed_)
+      if (one.key == std::string_view(key)) return one.read = true, one.value;
+    return {};
+  }
+  double required_number(const char* key, const number_rule& rule, const std::string& reason) {
+    const auto value = number(key, rule);
+    if (!value) missing(key, reason);
+    return *value;
+  }
+  std::optional<Index> index(const char* key, const number_rule& rule = range::count) {
+    const auto value = number(key, rule);
+    if (!value) return {};
+    return static_cast<Index>(*value);
+  }
+  /// The first of several names of one number.
+  std::optional<Index> index_of(std::initializer_list<const char*> keys,
+                                const number_rule& rule = range::count) {
+    std::optional<Index> first;
+    for (const char* key : keys)
+      if (const auto value = index(key, rule); value && !first) first = value;
+    return first;
+  }
+  std::optional<bool> boolean(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_boolean()) wrong_type(key, "true or false", *value);
+    return value->template get<bool>();
+  }
+  /// Whether the key is there and null, for the few keys where that is a choice.
+  bool is_null(const char* key) const {
+    const std::string name = key;
+    return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
+  }
+  bool is_text(const char* key) {
+    const J* value = find(key);
+    return value && value->is_string();
+  }
+  bool is_list(const char* key) {
+    const J* value = find(key);
+    return value && value->is_array();
+  }
+  std::optional<std::string> text(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_string()) wrong_type(key, "a string", *value);
+    return value->template get<std::string>();
+  }
+  std::optional<std::vector<double>> numbers(const char* key, const number_rule& rule) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_array()) wrong_type(key, "a list of numbers", *value);
+    std::vector<double> list;
+    for (const J& element : *value) list.push_back(number_of(element, key, rule));
+    return list;
+  }
+  std::vector<double> required_numbers(const char* key, const number_rule& rule, const std::string& reason) {
+    auto list = numbers(key, rule);
+    if (!list) missing(key, reason);
+    return *std::move(list);
+  }
+  std::optional<std::vector<std::string>> texts(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_array()) wrong_type(key, "a list of strings", *value);
+    std::vector<std::string> list;
+    for (const J& element : *value) {
+      if (!element.is_string()) wrong_type(key, "a list of strings", element);
+      list.push_back(element.template get<std::string>());
+    }
+    return list;
+  }
+  const J* object(const char* key) {
+    const J* value = find(key);
+    if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
+    return value;
+  }
+  /// Calls with(key, value) for each key that is there and was never asked for, null ones left out.
+  template <class F>
+  void each_unasked(const F& with) const {
+    if (!object_) return;
+    for (const auto& item : object_->items())
+      if (!item.value().is_null() && !contains(asked_, item.key())) with(item.key(), item.value());
+  }
+  std::vector<std::string> unasked() const {
+    std::vector<std::string> keys;
+    each_unasked([&](const std::string& key, const J&) { keys.push_back(key); });
+    return keys;
+  }
+  /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
+  ///          breaks, with the value
+  void refuse(const char* key, const std::string& rule) const {
+    ROPE_THROW(std::invalid_argument,
+               message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
+  }
+  void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
+ private:
+  double number_of(const J& value, const char* key, const number_rule& rule) const {
+    if (!value.is_number()) wrong_type(key, "a number", value);
+    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + key);
+  }
+  void wrong_type(const char* key, const char* wanted, const J& got) const {
+    const char* type = got.is_string()    ? "a string"
+                       : got.is_boolean() ? "true or false"
+                       : got.is_array()   ? "a list"
+                       : got.is_object()  ? "a dictionary"
+                       : got.is_null()    ? "null"
+                                          : "a number";
+    refuse(key, std::string("must be ") + wanted + ", got " + type);
+  }
+  struct assumption {
+    const char* key;
+    double value;
+    bool read;
+  };
+  const J* object_;
+  std::string path_;
+  std::vector<assumption> assumed_ = {};
+  std::vector<std::string> asked_, hidden_;
+};
+/// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
+/// error names the key.
+template <class L>
+class gguf_reader {
+ public:
+  explicit gguf_reader(const L& lookup)
+      : lookup_(lookup),
+        architecture_(required(lookup.text("general.architecture"), "general.architecture")) {}
+  const std::string& architecture() const { return architecture_; }
+  std::string key(const std::string& name) const { return architecture_ + "." + name; }
+  std::optional<double> number(const std::string& name, const number_rule& rule) const {
+    const std::string full = key(name);
+    const std::optional<double> value = lookup_.number(full);
+    if (value) return checked(*value, rule, "import_gguf", full);
+    if (lookup_.text(full)) refuse(full, "must be a number");
+    return {};
+  }
+  double required_number(const std::string& name, const number_rule& rule) const {
+    return required(number(name, rule), key(name));
+  }
+  std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
+    return list(key(name), rule);
+  }
+  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
+  std::optional<std::vector<double>> tensor(const std::string& name) const {
+    return list(name, range::positive);
+  }
+  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
+  bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
+  std::string text(const std::string& name, const char* otherwise) const {
+    return lookup_.text(key(name)).value_or(otherwise);
+  }
+  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
+  Index heads(const std::string& name) const {
+    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
+    const auto per_layer = numbers(name, range::whole);
+    if (per_layer)
+      for (const double count : *per_layer)
+        if (count > 0) return static_cast<Index>(count);
+    return 0;
+  }
+  /// Refuses a value of the file.
+  ///
+  /// \param rule  that the value breaks, and the value
+  ///
+  /// Throws:  std::invalid_argument, whose message is the key and the rule
+  static void refuse(const std::string& key, const std::string& rule) {
+    ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
+  }
+  template <class T>
+  static T required(std::optional<T> value, const std::string& key) {
+    if (!value) refuse(key, "is missing");
+    return *std::move(value);
+  }
+ private:
+  std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
+    std::optional<std::vector<double>> values = lookup_.numbers(full);
+    if (values)
+      for (const double value : *values) checked(value, rule, "import_gguf", full);
+    return values;
+  }
+  const L& lookup_;
+  std::string architecture_;
+};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_FILE_READERS_HPP
+
 #ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
 
-#ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
-#define ROPE_MODELS_DETAIL_DERIVE_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
+
+#ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
+#define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 
 #ifndef ROPE_FREQUENCIES_LONGROPE_HPP
 #define ROPE_FREQUENCIES_LONGROPE_HPP
@@ -6884,10 +7331,57 @@ struct longrope_scaling {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_FREQUENCIES_LONGROPE_HPP
-/// Frequencies together with the numbers that led to them.
+/// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
+/// to them, and the parts of a model_rope.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
+/// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
+/// few megabytes.
+constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
+constexpr std::size_t longest_layer_type = 128;  // characters
+namespace range {
+inline constexpr number_rule layers{
+    [](double x) { return count.holds(x) && x <= static_cast<double>(max_layers); },
+    "must be a positive whole number up to 16384"};
+}  // namespace range
+/// The length of a list that has one value per layer.
+///
+/// \param layers  of the model; 0: not known, which any length of a model fits
+/// \param what    "num_hidden_layers values", what the rule calls `layers` values
+///
+/// \return  the rule that is broken, or nothing
+inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
+  if (layers > 0 && length != static_cast<std::size_t>(layers))
+    return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
+           std::to_string(length);
+  if (length > static_cast<std::size_t>(max_layers))
+    return "must have one value per layer, at most " + std::to_string(max_layers) + ", got " +
+           std::to_string(length);
+  return {};
+}
+/// Counts the groups of a file and their pairs.
+class group_allowance {
+ public:
+  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
+  ///
+  /// \param function, where  of the message: who reads, and the key that asks for the pairs
+  void take(const char* function, const std::string& where, Index pairs) {
+    ++groups_;
+    pairs_ += pairs;
+    if (groups_ > max_groups)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
+                                                max_groups, " groups of layers, got ", groups_));
+    if (pairs_ > max_pairs_of_groups)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
+                                                " must not bring the pairs of all groups of layers above ",
+                                                max_pairs_of_groups, ", got ", pairs_));
+  }
+ private:
+  Index groups_ = 0, pairs_ = 0;
+};
+/// Frequencies together with the numbers that led to them.
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
@@ -6957,299 +7451,6 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
   (record(result.numbers, rules, original), ...);
   return result;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_DERIVE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_READER_HPP
-#define ROPE_MODELS_DETAIL_GGUF_READER_HPP
-
-#ifndef ROPE_MODELS_DETAIL_NUMBER_RULE_HPP
-#define ROPE_MODELS_DETAIL_NUMBER_RULE_HPP
-/// The ranges of the numbers in model files, and the error for a number outside of its range.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
-struct number_rule {
-  bool (*holds)(double);
-  const char* words;
-};
-namespace range {
-inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
-inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
-inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
-inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
-inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0) || x > 1; },
-                                               "must be 0 or greater than 1"};
-inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
-inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
-                                         "must be 0 or 1"};
-/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
-inline constexpr double most = 0x1p20;
-inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
-                                   "must be a positive whole number up to 1048576"};
-inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
-                                   "must be a whole number, not negative and up to 1048576"};
-/// Tokens that a window spans: some files write a large number where they mean none.
-inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
-                                    "must be a whole number, not negative and up to 2^53"};
-}  // namespace range
-/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
-/// the key.
-inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
-  if (!is_finite(value) || !rule.holds(value))
-    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
-  return value;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_NUMBER_RULE_HPP
-/// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
-/// error names the key.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-template <class L>
-class gguf_reader {
- public:
-  explicit gguf_reader(const L& lookup)
-      : lookup_(lookup),
-        architecture_(required(lookup.text("general.architecture"), "general.architecture")) {}
-  const std::string& architecture() const { return architecture_; }
-  std::string key(const std::string& name) const { return architecture_ + "." + name; }
-  std::optional<double> number(const std::string& name, const number_rule& rule) const {
-    const std::string full = key(name);
-    const std::optional<double> value = lookup_.number(full);
-    if (value) return checked(*value, rule, "import_gguf", full);
-    if (lookup_.text(full)) refuse(full, "must be a number");
-    return {};
-  }
-  double required_number(const std::string& name, const number_rule& rule) const {
-    return required(number(name, rule), key(name));
-  }
-  std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
-    return list(key(name), rule);
-  }
-  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
-  std::optional<std::vector<double>> tensor(const std::string& name) const {
-    return list(name, range::positive);
-  }
-  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
-  bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
-  std::string text(const std::string& name, const char* otherwise) const {
-    return lookup_.text(key(name)).value_or(otherwise);
-  }
-  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
-  Index heads(const std::string& name) const {
-    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
-    const auto per_layer = numbers(name, range::whole);
-    if (per_layer)
-      for (const double count : *per_layer)
-        if (count > 0) return static_cast<Index>(count);
-    return 0;
-  }
-  /// Refuses a value of the file.
-  ///
-  /// \param rule  that the value breaks, and the value
-  ///
-  /// Throws:  std::invalid_argument, whose message is the key and the rule
-  static void refuse(const std::string& key, const std::string& rule) {
-    ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
-  }
-  template <class T>
-  static T required(std::optional<T> value, const std::string& key) {
-    if (!value) refuse(key, "is missing");
-    return *std::move(value);
-  }
- private:
-  std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
-    std::optional<std::vector<double>> values = lookup_.numbers(full);
-    if (values)
-      for (const double value : *values) checked(value, rule, "import_gguf", full);
-    return values;
-  }
-  const L& lookup_;
-  std::string architecture_;
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_READER_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
-#define ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
-/// What a record of gguf_records.hpp can say about an architecture.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// By which schedule layers that slide turn.
-enum class sliding_rule {
-  not_known,
-  as_full,   // the base and the scaling of the other layers
-  same,      // and their base whatever rope.freq_base_swa says
-  unscaled,  // their base, no scaling
-  bare,      // unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
-  plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
-};
-/// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
-enum class log_multiplier {
-  as_given,   // m = g(1) / g(it)
-  tenths,     // of it: m = g(1) / g(10 it)
-  cancelled,  // tenths, but m = 1 wherever it is given
-  ignored
-};
-/// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
-enum class yarn_keys { none, betas, all };
-/// What scores are multiplied by: 1 / sqrt(head_dim), 1, attention.scale where the file has it, or
-/// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
-enum class gguf_scale { inverse_root, one, of_key, output_key };
-/// The llama4_query_scaling of an architecture.
-enum class gguf_temperature {
-  none,
-  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
-  of_context,  // attention_scale is the same, floor_scale the context length before scaling
-  fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
-};
-/// What attention.sliding_window means.
-enum class window_kind {
-  back,        // the tokens that a query sees: those up to its own
-  both_sides,  // the same, half of them after its own
-  chunks       // the length of chunks; a query sees those of its chunk up to its own
-};
-/// How attention.sliding_window_pattern is read.
-enum class pattern_form {
-  number,  // n: one of every n layers attends fully
-  list,    // per layer, whether it slides; with a number in its place every layer would slide
-  either
-};
-struct gguf_record {
-  std::string_view architecture;
-  layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // what an architecture has of which no layer rotates
-  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases in place of rotation
-  bool last_channels = false;     // the channels that rotate come last in a head
-  Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
-  bool full_first = false;  // it is the first of them, else the last
-  pattern_form pattern = pattern_form::number;
-  bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
-  Index fixed_window = 0;      // whatever attention.sliding_window says, unless that is 0
-  Index period_layers = 0;     // only in models of so many layers; 0: in all
-  bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read it
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  sliding_rule sliding = sliding_rule::not_known;
-  window_kind window = window_kind::back;
-  bool causal = true;                 // false: an encoder, whatever attention.causal says
-  bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only layers that slide have it, if no tensor says otherwise
-  Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
-  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
-  bool no_rope_first = false;         // the first of them, and none where no layer slides
-  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
-  bool interleaved_sections = false;  // the axes of M-RoPE alternate
-  gguf_scale scale = gguf_scale::inverse_root;
-  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
-  double softcap = 0;     // of attn_logit_softcapping, where it is read
-  gguf_temperature temperature = gguf_temperature::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  log_multiplier multiplier = log_multiplier::ignored;
-  yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, where it is not read
-  bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
-  bool needs_pattern = false;   // attention.sliding_window_pattern must be there
-  bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
-  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
-  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, whatever rope.dimension_count says
-  bool unscaled = false;       // no layer is scaled, whatever rope.scaling says
-  double fixed_base = 0;       // in place of rope.freq_base, whatever it says
-  bool alpha = false;          // rope.scaling.alpha stretches the base
-  bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
-  bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
-                               // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // what a description has no word for: a warning
-};
-/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
-/// have such layers. An architecture without a record may be one of them.
-constexpr bool may_slide(const gguf_record& r) {
-  return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
-         r.compressed;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
-
-#ifndef ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
-#define ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
-/// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
-/// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
-/// few megabytes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
-constexpr std::size_t longest_layer_type = 128;  // characters
-namespace range {
-inline constexpr number_rule layers{
-    [](double x) { return count.holds(x) && x <= static_cast<double>(max_layers); },
-    "must be a positive whole number up to 16384"};
-}  // namespace range
-/// The length of a list that has one value per layer.
-///
-/// \param layers  of the model; 0: not known, which any length of a model fits
-/// \param what    "num_hidden_layers values", what the rule calls `layers` values
-///
-/// \return  the rule that is broken, or nothing
-inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
-  if (layers > 0 && length != static_cast<std::size_t>(layers))
-    return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
-           std::to_string(length);
-  if (length > static_cast<std::size_t>(max_layers))
-    return "must have one value per layer, at most " + std::to_string(max_layers) + ", got " +
-           std::to_string(length);
-  return {};
-}
-/// Counts the groups of a file and their pairs.
-class group_allowance {
- public:
-  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
-  ///
-  /// \param function, where  of the message: who reads, and the key that asks for the pairs
-  void take(const char* function, const std::string& where, Index pairs) {
-    ++groups_;
-    pairs_ += pairs;
-    if (groups_ > max_groups)
-      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
-                                                max_groups, " groups of layers, got ", groups_));
-    if (pairs_ > max_pairs_of_groups)
-      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
-                                                " must not bring the pairs of all groups of layers above ",
-                                                max_pairs_of_groups, ", got ", pairs_));
-  }
- private:
-  Index groups_ = 0, pairs_ = 0;
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-#define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// A model while it is imported.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 /// The parts of a model_rope, which may not fit together before the last of them is there.
 struct model_draft : model_facts {
   std::vector<layer_group> groups = {};
@@ -7286,12 +7487,23 @@ struct model_draft : model_facts {
                                                         : "not_known");
   }
 };
+/// That no layer of a model rotates, and how that is known.
+struct unrotated_model {
+  std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
+  std::string key = {}, reason = {};  // what says so, as a message of the reader continues its key
+  bool is_so() const { return !instead.empty(); }
+  /// The reason, and what to do.
+  std::string refusal() const {
+    return reason + "; to import it as a model without groups, pass model_without_rope::describe";
+  }
+};
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
-/// an architecture. Source: llama.cpp, load_hparams of each architecture.
+/// an architecture. Then the keys that are absent, and those that llama.cpp does not read. Source: llama.cpp,
+/// load_hparams of each architecture.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -7570,6 +7782,99 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
       if (layer.starts_with(type)) layer = type;
   }
 }
+// The keys of a GGUF file that llama.cpp does not read for an architecture, and those that are absent.
+/// Names what llama.cpp takes for keys that are absent, where it was used. All channels of a head and YaRN's
+/// own bounds are common to all architectures, and not named.
+///
+/// \param sliding  as gguf_sliding_layers returns it
+/// \param model    with its groups
+template <class L>
+void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
+                  model_draft& model) {
+  const auto has = [&](const char* name) {
+    return reader.number(name, range::any_number) || reader.numbers(name, range::any_number);
+  };
+  const auto name = [&](const char* key, const std::string& what) {
+    if (!has(key))
+      model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
+  };
+  const bool by_layer = has("rope.freq_base_per_layer");
+  if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
+  const layer_group* slides = model.group("sliding_attention");
+  if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
+    name("rope.freq_base_swa", "10000");
+  if (record.default_window > 0 &&
+      std::any_of(model.windows.begin(), model.windows.end(), [](Index window) { return window != 0; }))
+    name("attention.sliding_window", std::to_string(record.default_window));
+  if (record.period > 0 && !sliding.empty())
+    name("attention.sliding_window_pattern", std::string("that the ") +
+                                                 (record.full_first ? "first" : "last") + " of every " +
+                                                 std::to_string(record.period) + " layers attends fully");
+  if (record.attends_every > 0 && !has("attention.recurrent_layers") && !model.layers_without_rope.empty())
+    name("full_attention_interval", std::to_string(record.attends_every));
+  if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
+  if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
+}
+/// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
+/// from those that it uses.
+///
+/// \param base    of the layers that do not slide
+/// \param layers  as gguf_layer_count returns it
+/// \param model   with its groups
+template <class L>
+void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base, Index layers,
+                      model_draft& model) {
+  const auto say = [&](const char* name, const std::string& what) {
+    model.warnings.push_back(reader.key(name) + what);
+  };
+  const auto note = [&](const char* name, double taken, bool read) {
+    const auto given = reader.number(name, range::any_number);
+    if (!read && given && !equal(*given, taken))
+      say(name, " is not read for " + reader.architecture() + "; it is taken as " + exact_digits(taken));
+  };
+  const layer_group& group = model.groups.front();
+  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+  note("rope.scaling.alpha", 0, record.alpha);
+  note("rope.scaling.factor", 1, !record.unscaled);
+  note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
+  note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
+  note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
+  if (none_slides(reader, record, layers)) {
+    const auto has_no_effect = [&](const char* name, double as_if_absent) {
+      if (!equal(reader.number(name, range::any_number).value_or(as_if_absent), as_if_absent))
+        say(name, " has no effect for " + reader.architecture() + ": no layer slides");
+    };
+    has_no_effect("attention.sliding_window", 0);
+    has_no_effect("rope.freq_base_swa", base);
+    has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
+  } else {
+    if (record.window_varies && model.sliding_window > 0)
+      say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
+    note("rope.freq_base_swa", base,
+         record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
+             record.sliding != sliding_rule::bare && !record.compressed);
+    note("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()), !record.all_slide);
+    note("attention.sliding_window", static_cast<double>(record.fixed_window), record.fixed_window == 0);
+  }
+  note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
+  note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
+  note("attention.max_alibi_bias", 0, false);
+  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
+  if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
+    say("attention.rope_pattern", " is not read for " + reader.architecture() + "");
+  if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
+    say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
+  if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
+    say("attention.compress_rope_freq_base", " is not used");
+  const auto factor = reader.number("rope.scaling.factor", range::not_negative),
+             older = reader.number("rope.scale_linear", range::not_negative);
+  if (factor && older && !equal(*factor, *older))
+    say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -7584,145 +7889,11 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #include <cctype>  // std::tolower
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
-/// What a record of hugging_face_records.hpp can say about an architecture.
+/// Which keys of a config.json the classes of Hugging Face transformers read, and which sizes they fill in.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// What the products of queries and keys are multiplied by before the softmax.
-enum class score_scale {
-  inverse_root,           // 1 / sqrt(head_dim)
-  half_head,              // 1 / sqrt(head_dim / 2)
-  query_pre_attn_scalar,  // 1 / sqrt(that key)
-  attention_multiplier,   // that key
-  key_multiplier,         // that key / sqrt(head_dim)
-  qk_scale_factor,        // that key / sqrt(head_dim)
-  one
-};
-/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
-enum class which_slide {
-  by_type,                       // those of other_type, by full_every
-  every,                         // all of them
-  from_max_window_layers,        // those from that layer on
-  even_below_max_window_layers,  // those of even number before that layer
-  without_rope,                  // those that do not rotate
-  not_known
-};
-/// What a window means.
-enum class window_span {
-  back,                 // the tokens that a query sees: those up to its own
-  both_sides,           // the same, half of them after its own
-  each_side,            // the tokens on each side of a query, without its own
-  both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
-  chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
-};
-/// The factors by which queries grow with their position.
-enum class query_growth {
-  none,
-  temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
-  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
-  log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
-};
-/// How the keys of a file make groups of layers.
-enum class dictionary_form {
-  one_or_by_type,  // one rope dictionary, or one per layer type
-  per_type,        // one per layer type; the class reads no other form
-  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not rotate
-  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
-                 // last of a type counts, and rope_scaling for those that attend fully
-  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
-                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
-};
-struct hugging_face_record {
-  std::string_view architecture;  // as plain_architecture spells it
-  layout_kind layout = layout_kind::half_split;
-  double base = 10000;    // 0: no source is known, so a file must give it
-  double local_base = 0;  // of sliding layers, where they have one of their own
-  double partial_rotary_factor = 1;
-  double original_max_position = 0;  // 0: the longest context
-  Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
-  // in a file of the text model alone.
-  Index nested_head_dim = 0;
-  double nested_base = 0, nested_window = 0;
-  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
-  bool last_channels = false;   // the channels that turn come last in a head
-  bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
-  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
-  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
-  bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
-  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
-  // The types of layers: those of full_type attend to all tokens.
-  std::string_view full_type = "full_attention", other_type = "sliding_attention";
-  bool others_attend = true;        // false: layers of all other types have no attention
-  std::string_view full_list = {};  // the key that has the numbers of those of full_type
-  dictionary_form form = dictionary_form::one_or_by_type;
-  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
-  // share of the channels, for other_type local_base and other_factor.
-  double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
-  Index full_every = 0, full_offset = 0;
-  bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
-  bool first_full = false;     // layer 0 attends fully too
-  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
-                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool last_full = false;      // the last layer attends fully where no other does
-  bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
-  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
-  window_span window = window_span::back;
-  Index max_window_layers = 0;  // 0: not known
-  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
-  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
-  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
-  score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
-  double softcap = 0;       // of attn_logit_softcapping
-  query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  std::string_view indexer_key = "index_head_dim";  // has the channels of a head of the indexer
-  which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;  // only with use_sliding_window
-  bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
-  bool causal = true;            // false: an encoder
-  bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: hybrid_layer_pattern is 1 for a layer that slides; rope_theta and partial_rotary_factor are the
-  // defaults of dictionaries per_type, and layers that slide have swa_rope_theta, swa_head_dim,
-  // sliding_window_size and sink logits of their own.
-  bool swa_keys = false;
-  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
-  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
-  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
-  bool xdrope = false;             // an older name of mrope_section is xdrope_section
-  bool backwards = false;          // turns by minus the position
-  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
-  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
-  std::string_view turns_if = {}, turns_word = "rope";
-  std::string_view instead = "no positions";  // what a model has whose layers do not turn for this reason
-  std::string_view note = {};  // what its layers do that a description has no word for: a warning
-};
-/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
-/// types are.
-constexpr bool types_slide(const hugging_face_record& r) {
-  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
-  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
-  return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
-         r.form != dictionary_form::one_or_by_type;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
-/// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
 /// A key, and the architectures whose classes read it, with a blank on either side of each.
 struct key_of_few {
   const char* key;
@@ -7846,6 +8017,208 @@ inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
          has_a_word(spelled_plainly(key),
                     {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
+}
+// The sizes that configuration classes of Hugging Face transformers have by default. The file of a whole
+// model leaves out of text_config what is equal to them (LLaVA), and that of a text model alone never does.
+/// Sizes of one class; 0: none, or what follows from the other ones.
+struct class_sizes {
+  std::string_view architecture;  // as plain_architecture spells it
+  double hidden_size, query_heads, key_heads, layers, context;
+  double nope_channels = 0, rotated_channels = 0;  // of a latent head
+};
+/// The sizes of an architecture; nullptr where no class is known.
+///
+/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
+///         class writes
+template <class Sizes = class_sizes>
+const Sizes* class_sizes_of(std::string_view architecture) {
+  static constexpr Sizes sizes[] = {
+      {"afmoe", 2048, 16, 0, 32, 16384},
+      {"apertus", 4096, 32, 0, 32, 65536},
+      {"arcee", 2560, 32, 0, 32, 4096},
+      {"aria", 4096, 32, 0, 32, 2048},
+      {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
+      {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
+      {"bamba", 4096, 32, 8, 32, 262144},
+      {"bitnet", 2560, 20, 5, 30, 2048},
+      {"bltglobaltransformer", 2048, 16, 0, 25, 4096},
+      {"bltlocaldecoder", 1024, 16, 0, 9, 24576},
+      {"bltlocalencoder", 1024, 16, 0, 1, 24576},
+      {"bltpatcher", 768, 12, 0, 14, 8192},
+      {"chameleon", 4096, 32, 0, 32, 4096},
+      {"cohere", 8192, 64, 0, 40, 8192},
+      {"cohere2", 8192, 64, 0, 40, 8192},
+      {"cohere2moe", 8192, 64, 0, 40, 8192},
+      {"cosmos3edge", 2048, 16, 8, 28, 131072},
+      {"csm", 2048, 32, 8, 16, 2048},
+      {"csmdepthdecodermodel", 1024, 8, 2, 4, 33},
+      {"cwm", 6144, 48, 8, 64, 131072},
+      {"dbrx", 2048, 16, 1, 24, 2048},
+      {"deepseekocr2", 4096, 32, 0, 32, 2048},
+      {"deepseekv2", 4096, 32, 0, 32, 2048, 128, 64},
+      {"deepseekv3", 7168, 128, 0, 61, 4096, 128, 64},
+      {"deepseekv32", 7168, 128, 0, 61, 163840, 128, 64},
+      {"deepseekv4", 4096, 64, 1, 43, 1048576},
+      {"diadecoder", 2048, 16, 4, 18, 3072},
+      {"diaencoder", 1024, 16, 0, 12, 1024},
+      {"diffllama", 2048, 32, 0, 16, 2048},
+      {"diffusiongemma", 2304, 8, 4, 30, 131072},
+      {"doge", 1024, 8, 0, 32, 2048},
+      {"dots1", 4608, 32, 0, 62, 2048},
+      {"emu3", 4096, 32, 8, 32, 9216},
+      {"ernie45", 1024, 16, 2, 18, 131072},
+      {"ernie45moe", 2560, 20, 4, 28, 131072},
+      {"ernie45vlmoe", 2560, 20, 4, 28, 131072},
+      {"eurobert", 768, 12, 0, 12, 8192},
+      {"evolla", 4096, 32, 8, 32, 8192},
+      {"exaone4", 4096, 32, 0, 32, 2048},
+      {"exaonemoe", 4096, 32, 0, 32, 2048},
+      {"falcon", 4544, 71, 0, 32, 2048},
+      {"falconh1", 4096, 32, 8, 32, 8192},
+      {"flexolmo", 4096, 32, 0, 32, 4096},
+      {"gemma", 3072, 16, 0, 28, 8192},
+      {"gemma2", 2304, 8, 4, 26, 8192},
+      {"gemma3", 2304, 8, 4, 26, 131072},
+      {"gemma3n", 2048, 8, 2, 35, 32768},
+      {"gemma4", 2304, 8, 4, 30, 131072},
+      {"gemma4unified", 2304, 8, 4, 30, 262144},
+      {"glm", 4096, 32, 2, 40, 131072},
+      {"glm4", 4096, 32, 2, 40, 131072},
+      {"glm4moe", 4096, 96, 8, 46, 131072},
+      {"glm4moelite", 2048, 20, 0, 47, 202752, 192, 64},
+      {"glm4v", 4096, 32, 2, 40, 32768},
+      {"glm4vmoe", 4096, 96, 8, 46, 65536},
+      {"glmasrencoder", 1280, 20, 0, 32, 1500},
+      {"glmimage", 4096, 32, 2, 40, 131072},
+      {"glmmoedsa", 6144, 64, 0, 78, 202752, 192, 64},
+      {"glmocr", 1024, 16, 8, 16, 131072},
+      {"gptneox", 6144, 64, 0, 44, 2048},
+      {"gptneoxjapanese", 2560, 32, 0, 32, 2048},
+      {"gptoss", 2880, 64, 8, 36, 131072},
+      {"granite", 4096, 32, 0, 32, 2048},
+      {"granite4vision", 4096, 32, 0, 32, 2048},
+      {"granitemoe", 4096, 32, 0, 32, 2048},
+      {"granitemoehybrid", 4096, 32, 0, 32, 2048},
+      {"granitemoeshared", 4096, 32, 0, 32, 2048},
+      {"granitemoeswa", 4096, 32, 0, 32, 2048},
+      {"graniteswa", 2560, 20, 4, 24, 8192},
+      {"helium", 2560, 20, 0, 24, 4096},
+      {"higgsaudiov2", 3072, 24, 8, 28, 2048},
+      {"hrm", 1536, 12, 0, 128, 2048},
+      {"hunyuanv1dense", 4096, 32, 0, 32, 2048},
+      {"hunyuanv1moe", 4096, 32, 0, 32, 2048},
+      {"hunyuanvl", 4096, 32, 0, 32, 2048},
+      {"hyperclovax", 4096, 32, 0, 32, 2048},
+      {"hyv3", 4096, 64, 8, 80, 131072},
+      {"jais2", 3328, 26, 0, 32, 8192},
+      {"jetmoe", 2048, 32, 16, 12, 4096},
+      {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
+      {"kyutaispeechto", 2048, 32, 0, 48, 750},
+      {"laguna", 2048, 48, 8, 40, 131072},
+      {"lasrencoder", 512, 8, 0, 17, 10000},
+      {"lfm2", 2560, 32, 8, 32, 128000},
+      {"lfm2moe", 2048, 32, 8, 32, 128000},
+      {"llama", 4096, 32, 0, 32, 2048},
+      {"llama4", 5120, 40, 8, 48, 131072},
+      {"longcatflash", 6144, 64, 0, 56, 131072, 128, 64},
+      {"mellum", 2304, 32, 4, 28, 131072},
+      {"mimi", 512, 8, 0, 8, 8000},
+      {"mimov2flash", 4096, 64, 4, 48, 131072},
+      {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
+      {"minimax", 4096, 32, 8, 32, 131072},
+      {"minimaxm2", 3072, 48, 8, 62, 196608},
+      {"ministral", 4096, 32, 8, 32, 131072},
+      {"ministral3", 4096, 32, 8, 34, 262144},
+      {"mistral", 4096, 32, 8, 32, 131072},
+      {"mistral4", 4096, 32, 0, 36, 1048576, 64, 64},
+      {"mixtral", 4096, 32, 8, 32, 131072},
+      {"mllama", 4096, 32, 8, 40, 131072},
+      {"modernbert", 768, 12, 0, 22, 8192},
+      {"modernbertdecoder", 768, 12, 0, 22, 8192},
+      {"moonshine", 288, 8, 0, 6, 512},
+      {"moonshinestreaming", 320, 8, 0, 6, 4096},
+      {"moshi", 4096, 32, 0, 32, 3000},
+      {"museglimmer", 6656, 32, 2, 52, 131072},
+      {"museglimmerassistant", 6656, 32, 8, 5, 131072},
+      {"nanochat", 768, 6, 0, 12, 2048},
+      {"nemotron", 6144, 48, 0, 32, 4096},
+      {"nomicbert", 768, 12, 0, 12, 2048},
+      {"olmo", 4096, 32, 0, 32, 2048},
+      {"olmo2", 4096, 32, 0, 32, 2048},
+      {"olmo3", 4096, 32, 0, 32, 2048},
+      {"olmoe", 2048, 16, 0, 16, 4096},
+      {"olmohybrid", 3840, 30, 0, 32, 65536},
+      {"openaiprivacyfilter", 640, 14, 2, 8, 131072},
+      {"paddleocrvl", 1024, 16, 2, 18, 131072},
+      {"peaudioencoder", 1792, 14, 0, 6, 10000},
+      {"persimmon", 4096, 64, 0, 36, 16384},
+      {"phi", 2048, 32, 0, 24, 2048},
+      {"phi3", 3072, 32, 0, 32, 4096},
+      {"phi4multimodal", 3072, 32, 8, 32, 131072},
+      {"phimoe", 4096, 32, 8, 32, 131072},
+      {"qwen2", 4096, 32, 0, 32, 32768},
+      {"qwen25omni", 3584, 28, 4, 28, 32768},
+      {"qwen25omnitalker", 3584, 28, 4, 28, 32768},
+      {"qwen25vl", 8192, 64, 8, 80, 32768},
+      {"qwen2moe", 2048, 16, 0, 24, 32768},
+      {"qwen2vl", 8192, 64, 8, 80, 32768},
+      {"qwen3", 4096, 32, 0, 32, 32768},
+      {"qwen35", 4096, 16, 4, 32, 32768},
+      {"qwen35moe", 2048, 16, 2, 40, 32768},
+      {"qwen3moe", 2048, 32, 4, 24, 32768},
+      {"qwen3next", 2048, 16, 2, 48, 32768},
+      {"qwen3omnimoe", 2048, 28, 4, 28, 32768},
+      {"qwen3omnimoetalker", 1024, 16, 2, 20, 32768},
+      {"qwen3omnimoetalkercodepredictor", 1024, 16, 8, 5, 32768},
+      {"qwen3vl", 4096, 32, 0, 32, 128000},
+      {"qwen3vlmoe", 2048, 16, 0, 24, 128000},
+      {"seedoss", 4096, 80, 8, 64, 524288},
+      {"smollm3", 2048, 16, 4, 36, 32768},
+      {"solaropen", 4096, 64, 8, 48, 131072},
+      {"stablelm", 2560, 32, 0, 32, 4096},
+      {"starcoder2", 3072, 24, 2, 30, 4096},
+      {"step3p5", 4096, 64, 8, 45, 128000},
+      {"t5gemma2", 2304, 8, 4, 26, 131072},
+      {"t5gemma2decoder", 2304, 8, 4, 26, 131072},
+      {"t5gemmamodule", 2304, 8, 4, 26, 8192},
+      {"timesfm25", 1280, 16, 0, 20, 16384},
+      {"vaultgemma", 2304, 8, 4, 26, 8192},
+      {"voxtralrealtime", 4096, 32, 8, 32, 131072},
+      {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
+      {"xcodec2", 1024, 16, 0, 12, 4096},
+      {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
+      {"zamba2", 2560, 32, 0, 54, 4096},
+      {"zaya", 2048, 8, 2, 40, 131072},
+  };
+  for (const Sizes& one : sizes)
+    if (one.architecture == architecture) return &one;
+  return nullptr;
+}
+/// Lets a text model in a dictionary of its own have the sizes of its class. A number of layers is not
+/// assumed beside a list that has a value for each of them.
+template <class J>
+void assume_sizes(json_reader<J>& text, std::string_view architecture) {
+  const class_sizes* sizes = class_sizes_of(architecture);
+  if (!sizes) return;
+  const auto assume = [&](double value, std::initializer_list<const char*> names) {
+    bool given = !(value > 0);
+    for (const char* name : names) given = given || text.has(name);
+    if (!given) text.assume(*names.begin(), value);
+  };
+  assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
+  assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto heads =
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto key_heads = static_cast<Index>(sizes->key_heads);
+  const bool divides = key_heads > 0 && heads.value_or(0) % key_heads == 0;
+  assume(divides ? sizes->key_heads : 0, {"num_key_value_heads", "multi_query_group_num",
+                                          "num_attention_groups", "decoder_num_key_value_heads"});
+  assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
+                         "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
+                         "layer_rope_theta", "hybrid_layer_pattern", "compress_ratios"});
+  assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
+  assume(sizes->nope_channels, {"qk_nope_head_dim"});
+  assume(sizes->rotated_channels, {"qk_rope_head_dim"});
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -8324,13 +8697,11 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGML_SCALING_HPP
-#define ROPE_MODELS_DETAIL_GGML_SCALING_HPP
-/// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
+/// The head, the base, the channels that rotate and the frequencies of the layers of a GGUF file.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
 /// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
 struct weighted_yarn {
   yarn_scaling yarn;
@@ -8371,14 +8742,63 @@ struct ggml_pair_factors {
   }
 };
 void record(auto&, const ggml_pair_factors&, const schedule&) {}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGML_SCALING_HPP
-/// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
+/// How many channels rotate, and the key that says so.
+struct rotated_channels {
+  Index count;
+  const char* key;
+};
+template <class L>
+struct gguf_shape {
+  const gguf_reader<L>& reader;
+  const gguf_record& record;
+  Index query_heads;  // 0: not known
+  /// The first of these keys that is there; else the width of the model over its heads.
+  Index head_dim(bool slides) const {
+    const auto own = reader.number("attention.key_length_mla_swa", range::count);
+    if (own && slides) return static_cast<Index>(*own);
+    for (const char* name :
+         {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
+          "attention.key_length"})
+      if (const auto length = reader.number(name, range::count)) return static_cast<Index>(*length);
+    const double width = reader.required_number("embedding_length", range::count);
+    if (query_heads == 0) reader.required_number("attention.head_count", range::count);
+    return static_cast<Index>(width) / query_heads;
+  }
+  double base(bool slides) const {
+    constexpr const char* own = "rope.freq_base_swa";
+    double base = reader.number("rope.freq_base", range::above_one).value_or(10000);
+    if (record.fixed_base > 0) base = record.fixed_base;
+    const auto alpha = reader.number("rope.scaling.alpha", range::not_negative);
+    if (record.alpha && alpha.value_or(0) > 0) base = stretched(base, *alpha);
+    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::bare ||
+        record.sliding == sliding_rule::same)
+      return base;
+    if (record.needs_swa_base) return reader.required_number(own, range::above_one);
+    return reader.number(own, range::above_one)
+        .value_or(record.sliding == sliding_rule::own_base ? 10000 : base);
+  }
+  rotated_channels dimension(bool slides) const {
+    const Index share = record.half_of_full && !slides ? 2 : 1;
+    if (!record.whole_head)
+      for (const char* name :
+           {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
+        if (const auto given = reader.number(name, range::count))
+          return {static_cast<Index>(*given) / share, name};
+    return {head_dim(slides) / share, "attention.key_length"};
+  }
+ private:
+  /// base alpha^(d / (d - 2)), d being the whole head: NTK-aware scaling.
+  double stretched(double base, double alpha) const {
+    const Index head = head_dim(false);
+    const std::string key = reader.key("rope.scaling.alpha");
+    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
+    const double width = static_cast<double>(head);
+    return checked(base * std::pow(alpha, width / (width - 2)), range::above_one, "import_gguf",
+                   key + ", as the base it stretches,");
+  }
+};
+// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
 /// The layers that a schedule is for.
 struct gguf_layers {
   Index rotary_dim;
@@ -8548,195 +8968,6 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
-#define ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
-/// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// How many channels rotate, and the key that says so.
-struct rotated_channels {
-  Index count;
-  const char* key;
-};
-template <class L>
-struct gguf_shape {
-  const gguf_reader<L>& reader;
-  const gguf_record& record;
-  Index query_heads;  // 0: not known
-  /// The first of these keys that is there; else the width of the model over its heads.
-  Index head_dim(bool slides) const {
-    const auto own = reader.number("attention.key_length_mla_swa", range::count);
-    if (own && slides) return static_cast<Index>(*own);
-    for (const char* name :
-         {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
-          "attention.key_length"})
-      if (const auto length = reader.number(name, range::count)) return static_cast<Index>(*length);
-    const double width = reader.required_number("embedding_length", range::count);
-    if (query_heads == 0) reader.required_number("attention.head_count", range::count);
-    return static_cast<Index>(width) / query_heads;
-  }
-  double base(bool slides) const {
-    constexpr const char* own = "rope.freq_base_swa";
-    double base = reader.number("rope.freq_base", range::above_one).value_or(10000);
-    if (record.fixed_base > 0) base = record.fixed_base;
-    const auto alpha = reader.number("rope.scaling.alpha", range::not_negative);
-    if (record.alpha && alpha.value_or(0) > 0) base = stretched(base, *alpha);
-    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::bare ||
-        record.sliding == sliding_rule::same)
-      return base;
-    if (record.needs_swa_base) return reader.required_number(own, range::above_one);
-    return reader.number(own, range::above_one)
-        .value_or(record.sliding == sliding_rule::own_base ? 10000 : base);
-  }
-  rotated_channels dimension(bool slides) const {
-    const Index share = record.half_of_full && !slides ? 2 : 1;
-    if (!record.whole_head)
-      for (const char* name :
-           {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
-        if (const auto given = reader.number(name, range::count))
-          return {static_cast<Index>(*given) / share, name};
-    return {head_dim(slides) / share, "attention.key_length"};
-  }
- private:
-  /// base alpha^(d / (d - 2)), d being the whole head: NTK-aware scaling.
-  double stretched(double base, double alpha) const {
-    const Index head = head_dim(false);
-    const std::string key = reader.key("rope.scaling.alpha");
-    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
-    const double width = static_cast<double>(head);
-    return checked(base * std::pow(alpha, width / (width - 2)), range::above_one, "import_gguf",
-                   key + ", as the base it stretches,");
-  }
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
-/// The keys of a GGUF file that llama.cpp does not read for an architecture, and those that are absent.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Names what llama.cpp takes for keys that are absent, where it was used. All channels of a head and YaRN's
-/// own bounds are common to all architectures, and not named.
-///
-/// \param sliding  as gguf_sliding_layers returns it
-/// \param model    with its groups
-template <class L>
-void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
-                  model_draft& model) {
-  const auto has = [&](const char* name) {
-    return reader.number(name, range::any_number) || reader.numbers(name, range::any_number);
-  };
-  const auto name = [&](const char* key, const std::string& what) {
-    if (!has(key))
-      model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
-  };
-  const bool by_layer = has("rope.freq_base_per_layer");
-  if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
-  const layer_group* slides = model.group("sliding_attention");
-  if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
-    name("rope.freq_base_swa", "10000");
-  if (record.default_window > 0 &&
-      std::any_of(model.windows.begin(), model.windows.end(), [](Index window) { return window != 0; }))
-    name("attention.sliding_window", std::to_string(record.default_window));
-  if (record.period > 0 && !sliding.empty())
-    name("attention.sliding_window_pattern", std::string("that the ") +
-                                                 (record.full_first ? "first" : "last") + " of every " +
-                                                 std::to_string(record.period) + " layers attends fully");
-  if (record.attends_every > 0 && !has("attention.recurrent_layers") && !model.layers_without_rope.empty())
-    name("full_attention_interval", std::to_string(record.attends_every));
-  if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
-  if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
-}
-/// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
-/// from those that it uses.
-///
-/// \param base    of the layers that do not slide
-/// \param layers  as gguf_layer_count returns it
-/// \param model   with its groups
-template <class L>
-void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base, Index layers,
-                      model_draft& model) {
-  const auto say = [&](const char* name, const std::string& what) {
-    model.warnings.push_back(reader.key(name) + what);
-  };
-  const auto note = [&](const char* name, double taken, bool read) {
-    const auto given = reader.number(name, range::any_number);
-    if (!read && given && !equal(*given, taken))
-      say(name, " is not read for " + reader.architecture() + "; it is taken as " + exact_digits(taken));
-  };
-  const layer_group& group = model.groups.front();
-  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
-  note("rope.scaling.alpha", 0, record.alpha);
-  note("rope.scaling.factor", 1, !record.unscaled);
-  note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
-  note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
-  note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
-  if (none_slides(reader, record, layers)) {
-    const auto has_no_effect = [&](const char* name, double as_if_absent) {
-      if (!equal(reader.number(name, range::any_number).value_or(as_if_absent), as_if_absent))
-        say(name, " has no effect for " + reader.architecture() + ": no layer slides");
-    };
-    has_no_effect("attention.sliding_window", 0);
-    has_no_effect("rope.freq_base_swa", base);
-    has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
-  } else {
-    if (record.window_varies && model.sliding_window > 0)
-      say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
-    note("rope.freq_base_swa", base,
-         record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
-             record.sliding != sliding_rule::bare && !record.compressed);
-    note("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()), !record.all_slide);
-    note("attention.sliding_window", static_cast<double>(record.fixed_window), record.fixed_window == 0);
-  }
-  note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
-  note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
-  note("attention.max_alibi_bias", 0, false);
-  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
-  if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
-    say("attention.rope_pattern", " is not read for " + reader.architecture() + "");
-  if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
-    say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
-  if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
-    say("attention.compress_rope_freq_base", " is not used");
-  const auto factor = reader.number("rope.scaling.factor", range::not_negative),
-             older = reader.number("rope.scale_linear", range::not_negative);
-  if (factor && older && !equal(*factor, *older))
-    say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_GGUF_UNREAD_KEYS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
-#define ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
-/// That no layer of a model rotates, and how that is known.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-struct unrotated_model {
-  std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // what says so, as a message of the reader continues its key
-  bool is_so() const { return !instead.empty(); }
-  /// The reason, and what to do.
-  std::string refusal() const {
-    return reason + "; to import it as a model without groups, pass model_without_rope::describe";
-  }
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_UNROTATED_MODEL_HPP
 /// Puts the description of a model together from the metadata of its GGUF file.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -9110,584 +9341,19 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ASSUMPTIONS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_ASSUMPTIONS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
-#define ROPE_MODELS_DETAIL_JSON_READER_HPP
-/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
-/// knows which keys nobody asked for.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-template <class J>
-class json_reader {
- public:
-  /// \param object  the dictionary; nullptr is one without keys
-  /// \param path    what comes before a key in messages: empty, or "rope_scaling."
-  json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
-  const std::string& path() const { return path_; }
-  /// Reads these keys as if they were not there.
-  void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(const std::string& key) const { return contains(hidden_, key); }
-  /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
-  const J* find(const char* key) {
-    if (hides(key)) return nullptr;
-    if (!contains(asked_, key)) asked_.emplace_back(key);
-    const std::string name = key;
-    if (!object_ || !object_->contains(name)) return nullptr;
-    const J& value = object_->at(name);
-    return value.is_null() ? nullptr : &value;
-  }
-  bool has(const char* key) { return find(key) != nullptr; }
-  /// Numbers that the class of the architecture has for keys that a file leaves out.
-  void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
-  /// Calls with(key, value) for each of them that was read.
-  template <class F>
-  void each_assumed(const F& with) const {
-    for (const assumption& one : assumed_)
-      if (one.read) with(std::string(one.key), one.value);
-  }
-  std::optional<double> number(const char* key, const number_rule& rule) {
-    if (const J* value = find(key)) return number_of(*value, key, rule);
-    if (hides(key) || is_null(key)) return {};
-    for (assumption& one : assumed_)
-      if (one.key == std::string_view(key)) return one.read = true, one.value;
-    return {};
-  }
-  double required_number(const char* key, const number_rule& rule, const std::string& reason) {
-    const auto value = number(key, rule);
-    if (!value) missing(key, reason);
-    return *value;
-  }
-  std::optional<Index> index(const char* key, const number_rule& rule = range::count) {
-    const auto value = number(key, rule);
-    if (!value) return {};
-    return static_cast<Index>(*value);
-  }
-  /// The first of several names of one number.
-  std::optional<Index> index_of(std::initializer_list<const char*> keys,
-                                const number_rule& rule = range::count) {
-    std::optional<Index> first;
-    for (const char* key : keys)
-      if (const auto value = index(key, rule); value && !first) first = value;
-    return first;
-  }
-  std::optional<bool> boolean(const char* key) {
-    const J* value = find(key);
-    if (!value) return {};
-    if (!value->is_boolean()) wrong_type(key, "true or false", *value);
-    return value->template get<bool>();
-  }
-  /// Whether the key is there and null, for the few keys where that is a choice.
-  bool is_null(const char* key) const {
-    const std::string name = key;
-    return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
-  }
-  bool is_text(const char* key) {
-    const J* value = find(key);
-    return value && value->is_string();
-  }
-  bool is_list(const char* key) {
-    const J* value = find(key);
-    return value && value->is_array();
-  }
-  std::optional<std::string> text(const char* key) {
-    const J* value = find(key);
-    if (!value) return {};
-    if (!value->is_string()) wrong_type(key, "a string", *value);
-    return value->template get<std::string>();
-  }
-  std::optional<std::vector<double>> numbers(const char* key, const number_rule& rule) {
-    const J* value = find(key);
-    if (!value) return {};
-    if (!value->is_array()) wrong_type(key, "a list of numbers", *value);
-    std::vector<double> list;
-    for (const J& element : *value) list.push_back(number_of(element, key, rule));
-    return list;
-  }
-  std::vector<double> required_numbers(const char* key, const number_rule& rule, const std::string& reason) {
-    auto list = numbers(key, rule);
-    if (!list) missing(key, reason);
-    return *std::move(list);
-  }
-  std::optional<std::vector<std::string>> texts(const char* key) {
-    const J* value = find(key);
-    if (!value) return {};
-    if (!value->is_array()) wrong_type(key, "a list of strings", *value);
-    std::vector<std::string> list;
-    for (const J& element : *value) {
-      if (!element.is_string()) wrong_type(key, "a list of strings", element);
-      list.push_back(element.template get<std::string>());
-    }
-    return list;
-  }
-  const J* object(const char* key) {
-    const J* value = find(key);
-    if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
-    return value;
-  }
-  /// Calls with(key, value) for each key that is there and was never asked for, null ones left out.
-  template <class F>
-  void each_unasked(const F& with) const {
-    if (!object_) return;
-    for (const auto& item : object_->items())
-      if (!item.value().is_null() && !contains(asked_, item.key())) with(item.key(), item.value());
-  }
-  std::vector<std::string> unasked() const {
-    std::vector<std::string> keys;
-    each_unasked([&](const std::string& key, const J&) { keys.push_back(key); });
-    return keys;
-  }
-  /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
-  ///          breaks, with the value
-  void refuse(const char* key, const std::string& rule) const {
-    ROPE_THROW(std::invalid_argument,
-               message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
-  }
-  void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
- private:
-  double number_of(const J& value, const char* key, const number_rule& rule) const {
-    if (!value.is_number()) wrong_type(key, "a number", value);
-    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + key);
-  }
-  void wrong_type(const char* key, const char* wanted, const J& got) const {
-    const char* type = got.is_string()    ? "a string"
-                       : got.is_boolean() ? "true or false"
-                       : got.is_array()   ? "a list"
-                       : got.is_object()  ? "a dictionary"
-                       : got.is_null()    ? "null"
-                                          : "a number";
-    refuse(key, std::string("must be ") + wanted + ", got " + type);
-  }
-  struct assumption {
-    const char* key;
-    double value;
-    bool read;
-  };
-  const J* object_;
-  std::string path_;
-  std::vector<assumption> assumed_ = {};
-  std::vector<std::string> asked_, hidden_;
-};
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_JSON_READER_HPP
-/// Which layer of a config.json is of which type, and which of them do not turn.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The values of a list that has one per layer.
-template <class J, class T>
-std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
-                                           const char* key, std::optional<Index> layers,
-                                           std::optional<std::vector<T>> list) {
-  if (!list) return list;
-  if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
-    list->resize(static_cast<std::size_t>(*layers));
-  const std::string broken =
-      broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
-  if (!broken.empty()) text.refuse(key, broken);
-  return list;
-}
-/// The types of layers by a list that has 1 for one that slides.
-template <class J>
-std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
-                                                         const hugging_face_record& defaults,
-                                                         std::optional<Index> layers) {
-  constexpr const char* key = "hybrid_layer_pattern";
-  if (!defaults.swa_keys) return {};
-  const auto slides = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
-  if (!slides) return {};
-  std::vector<std::string> types;
-  for (const double one : *slides)
-    types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
-  return types;
-}
-/// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
-/// it. Qwen 4 has another one for those that attend to the keys that an indexer chooses.
-///
-/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
-inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
-  return type == defaults.full_type || (!defaults.others_attend && defaults.full_type == "full_attention" &&
-                                        (type == "attention" || type == "qwen_sparse_attention"));
-}
-/// The types of layers of a file that has the numbers of those that attend.
-inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
-                                                   const std::vector<double>& attending) {
-  std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
-  for (const double layer : attending)
-    if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
-  return types;
-}
-/// How many layers at the start are dense, in models that say so.
-template <class J>
-Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
-}
-/// The types of layers of DeepSeek V4: by how many tokens share a key.
-template <class J>
-std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
-                                                std::optional<Index> layers) {
-  constexpr const char* key = "compress_ratios";
-  const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
-  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers turn by two schedules");
-  std::vector<std::string> types;
-  for (const double ratio : *ratios) {
-    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
-      text.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
-    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
-                       : equal(ratio, 4) ? "compressed_sparse_attention"
-                                         : "heavily_compressed_attention");
-  }
-  return types;
-}
-/// The type of every layer: given, or by the pattern of the architecture, or empty.
-///
-/// \param slides  whether there is a window for layers to slide
-template <class J>
-std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                        std::optional<Index> layers, bool slides) {
-  auto by_pattern = types_by_pattern(text, defaults, layers);
-  if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
-    return *std::move(given);
-  if (by_pattern) return *std::move(by_pattern);
-  if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
-  if (!defaults.others_attend) {
-    constexpr const char* older = "layers_block_type";
-    if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
-    const std::string list(defaults.full_list);
-    if (list.empty() && defaults.full_every == 0)
-      text.missing("layer_types", "only some layers attend at all");
-    const auto attending = list.empty() ? std::nullopt : text.numbers(list.c_str(), range::whole);
-    if (layers && (attending || defaults.full_every == 0))
-      return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
-  }
-  if (!layers || defaults.full_every == 0 || !slides) return {};
-  std::vector<std::string> types;
-  const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
-  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
-    const std::string letters = *text.text("sliding_window_pattern");
-    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
-      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
-    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
-    return types;
-  }
-  auto every = text.index("sliding_window_pattern");
-  if (!every) every = text.index("_sliding_window_pattern");
-  if (!every) every = text.index("global_attn_every_n_layers");
-  if (!every && !defaults.others_attend) every = text.index("full_attention_interval");
-  const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
-  const Index dense = dense_layers_of(text, defaults),
-              of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
-  for (Index i = 0; i < *layers; ++i) {
-    const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
-    add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
-  }
-  if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
-  return types;
-}
-/// Whether a layer is dense and turns for that, however far it looks (Cohere 2 MoE).
-template <class J>
-std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
-                                         std::size_t layers) {
-  std::vector<bool> turn(layers, false);
-  if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
-    return turn;
-  const auto count = static_cast<Index>(layers);
-  const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
-  const Index dense = dense_layers_of(text, defaults);
-  for (std::size_t i = 0; i < layers; ++i)
-    turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
-  return turn;
-}
-/// The base of every layer, where a file gives them one by one; 0: the layer does not turn.
-template <class J>
-std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                                  std::optional<Index> layers) {
-  if (defaults.form != dictionary_form::base_per_layer) return {};
-  constexpr const char* key = "layer_rope_theta";
-  return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
-}
-/// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
-/// not, or every so many.
-///
-/// \param types  how many layers have a type, or 0
-template <class J>
-std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                      std::optional<Index> layers, std::size_t types) {
-  std::vector<Index> without;
-  if (const auto bases = layer_bases_of(text, defaults, layers)) {
-    for (std::size_t i = 0; i < bases->size(); ++i)
-      if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
-  if (given && !given->empty()) {
-    const std::vector<double> rotates = *fitting_list(text, defaults, "no_rope_layers", layers, given);
-    if (types > 0 && rotates.size() != types)
-      text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
-                                        ", got " + std::to_string(rotates.size()));
-    for (std::size_t i = 0; i < rotates.size(); ++i)
-      if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
-  if (period == 0) return without;
-  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-  for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
-    without.push_back(i);
-  return without;
-}
-/// The layers that do not rotate, in increasing order.
-///
-/// \param types   of the layers, or empty
-/// \param slides  as in layer_types_of
-template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                          std::optional<Index> layers, const std::vector<std::string>& types,
-                                          bool slides) {
-  std::vector<Index> without = named_without_rope(text, defaults, layers, types.size());
-  if (defaults.crosses)
-    for (const double layer : text.numbers("cross_attention_layers", range::whole)
-                                  .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
-      if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
-        without.push_back(static_cast<Index>(layer));
-  const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool full = is_full(defaults, types[i]);
-    if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
-      without.push_back(static_cast<Index>(i));
-  }
-  // Both rules may have named a layer.
-  sort_distinct(without);
-  return without;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
-/// How far back every layer of a config.json looks.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The key that has the window of layers that slide.
-template <class J>
-const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
-  return other ? "sliding_window_size" : "sliding_window";
-}
-/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
-/// text do.
-template <class J>
-bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
-  const char* const key = "use_bidirectional_attention";
-  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
-  const std::string both_ways = text.text(key).value_or("");
-  if (both_ways != "all" && both_ways != "vision")
-    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
-  return defaults.causal && both_ways == "vision";
-}
-/// attention_options::window of the layers that slide; 0: none does; not_known_window.
-///
-/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
-/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
-/// attention_options counts the token itself too.
-///
-/// \param typed  the file says of every layer whether it slides
-template <class J>
-Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
-  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
-  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
-  const char* const key = window_key(text, defaults);
-  if (text.hides(key)) return 0;
-  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
-  if (!asked || text.is_null(key) || window == Index{0}) return 0;
-  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
-    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
-  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
-  if (both_sides && !window) return *both_sides / 2;
-  if (!is_causal(text, defaults)) {
-    const bool halves = defaults.window == window_span::both_sides_if_asked;
-    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
-  }
-  if (window) return *window;
-  if (assumed > 0) return assumed;
-  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
-  return none ? 0 : not_known_window;
-}
-/// model_rope::windows.
-///
-/// \param types    of the layers, or empty
-/// \param layers   how many; nothing: not known
-/// \param without  the layers that do not rotate, in increasing order
-template <class J>
-std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
-                              const std::vector<std::string>& types, std::optional<Index> layers,
-                              const std::vector<Index>& without) {
-  const Index window = sliding_window_of(text, defaults, !types.empty());
-  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
-    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
-  const bool from = defaults.slides == which_slide::from_max_window_layers,
-             even = defaults.slides == which_slide::even_below_max_window_layers,
-             bare = defaults.slides == which_slide::without_rope;
-  // Where sliding begins or ends. As a number: g++ 12 takes a std::optional for uninitialised here.
-  constexpr Index not_known = -1;
-  const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
-              first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
-                                   : not_known;
-  std::vector<Index> windows;
-  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
-  const Index of_full = all_that_attend ? window : 0;
-  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
-  for (const std::string& type : types)
-    windows.push_back(is_full(defaults, type)                                 ? of_full
-                      : type == defaults.other_type && defaults.others_attend ? of_type
-                                                                              : not_known_window);
-  if (!windows.empty()) return windows;
-  // A class that knows no window has no key for one.
-  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
-  const bool chunks = defaults.window == window_span::chunks;
-  if ((chunks || defaults.crosses) && !given)
-    for (Index i = 0; i < layers.value_or(0); ++i)
-      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
-                                                                                        : not_known_window);
-  if (!windows.empty()) return windows;
-  if (chunks || defaults.crosses) return {not_known_window};
-  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
-  if (layers && (bare || first != not_known)) {
-    for (Index i = 0; i < *layers; ++i) {
-      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
-                          : even ? i % 2 == 0 && i < first
-                                 : i >= first;
-      windows.push_back(slides ? window : 0);
-    }
-    return windows;
-  }
-  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
-/// What a config.json leaves to the class of its architecture and says nothing of: which layers are of which
-/// type, and what only some of them have.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// "the last of every 4 layers"
-inline std::string one_of_every(Index period, bool first, bool from_end) {
-  return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
-         (from_end ? ", counted from the end," : "");
-}
-/// The pattern of layer types that a record has, if a file of so many layers is left to it; else nothing.
-template <class J>
-std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
-                            const model_draft& model) {
-  const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
-                          (!defaults.others_attend && text.has("layers_block_type"));
-  if (model.layers.empty() || other_keys) return {};
-  const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
-  if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
-  if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
-                          "hybrid_layer_pattern"})
-    if (text.has(key)) return {};
-  if (!defaults.others_attend && text.has("full_attention_interval")) return {};
-  if (defaults.full_every == 1) return "every layer attends fully";
-  return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
-                      defaults.from_end) +
-         does + (defaults.first_full ? ", and so does the first" : "");
-}
-/// Names the defaults of the class that say how layers differ, where they were used.
-///
-/// \param layers  how many; nothing: not known
-/// \param model   with its groups
-template <class J>
-void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
-                         std::optional<Index> layers, model_draft& model) {
-  const auto name = [&](const char* key, const std::string& what) {
-    model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
-                             model.architecture);
-  };
-  if (const std::string pattern = assumed_pattern(text, defaults, model); !pattern.empty())
-    name("layer_types", "that " + pattern);
-  const bool by_base = defaults.form == dictionary_form::base_per_layer;
-  if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
-      !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
-    name(by_base ? "layer_rope_theta" : "no_rope_layers",
-         "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
-  if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
-    name("cross_attention_layers", joined(model.layers_without_rope));
-  const bool from = defaults.slides == which_slide::from_max_window_layers,
-             even = defaults.slides == which_slide::even_below_max_window_layers;
-  if ((from || even) && defaults.max_window_layers > 0 && layers && model.layers.empty() &&
-      !text.has("max_window_layers") && sliding_window_of(text, defaults) > 0)
-    name("max_window_layers", std::to_string(defaults.max_window_layers));
-  if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
-  bool told = false;
-  if (const J* each = text.object("per_layer_config"))
-    for (const auto& item : each->items())
-      told = told || (item.value().is_object() && item.value().contains("head_dim"));
-  const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
-    return group.layer_type == "full_attention";
-  });
-  if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ASSUMPTIONS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-
-#ifndef ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
-#define ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
-/// The names of architectures.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
-inline std::string plain_architecture(std::string name) {
-  for (const char* end : {"For", "Model"})
-    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const std::string_view suffix : {"textmodel", "text"})
-    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
-      plain.resize(plain.size() - suffix.size());
-      break;
-    }
-  return plain;
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_HYBRID_RECORDS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_HYBRID_RECORDS_HPP
-/// The records of hugging_face_records.hpp some of whose layers do not attend at all.
+/// The records of hugging_face_records.hpp whose layers are of more than one kind.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+// The records some of whose layers do not attend at all.
 /// nullptr where there is none.
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
@@ -9792,14 +9458,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_HYBRID_RECORDS_HPP
-/// The records of hugging_face_records.hpp whose layers are of more than one kind.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 /// nullptr where there is none.
 template <class Record>
 const Record* hugging_face_layered_record_of(std::string_view architecture) {
@@ -10363,13 +10021,26 @@ const Record* hugging_face_record_of(std::string_view architecture) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_REFUSED_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_REFUSED_HPP
-/// Architectures without a record of which it is known why.
+/// Which dictionary of a config.json describes the language model, how its architecture is spelled, and
+/// whether it can be imported.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
+  return plain;
+}
+// Architectures without a record of which it is known why.
 /// Why an architecture has no record.
 enum class refusal {
   in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
@@ -10499,10 +10170,193 @@ const Refused* refused_architecture_of(std::string_view architecture) {
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
+// A config.json of several parts: which dictionary describes the language model, and which keys of the
+// others speak of positions.
+/// Whether import_hugging_face knows an architecture, or why it refuses it.
+inline bool is_known_architecture(const std::string& name) {
+  const std::string plain = plain_architecture(name);
+  return hugging_face_record_of(plain) || refused_architecture_of(plain);
+}
+/// `model_type`, else the first of `architectures`, as written; empty if the dictionary has neither.
+template <class J>
+std::string name_of_part(json_reader<J>& part) {
+  if (const auto model_type = part.text("model_type")) return *model_type;
+  const auto names = part.texts("architectures");
+  return names && !names->empty() ? names->front() : std::string();
+}
+/// The class that the text_config of some models of several parts has without a model_type; else empty.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
+inline std::string default_text_architecture(const std::string& outer) {
+  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
+  return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
+}
+/// The dictionaries from the whole file to its language model, each in the one before it.
+template <class J>
+class parts_of_config {
+ public:
+  explicit parts_of_config(const J& config) : whole_(&config) {
+    chain_.emplace_back(&config, "");
+    descend(config);
+    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
+  }
+  json_reader<J> text() const { return chain_.back(); }
+  /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
+  std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
+  const std::vector<std::string>& keys() const { return keys_; }
+  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
+  bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
+  /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
+  std::string hint() const {
+    std::string known, others;
+    for (const auto& item : whole_->items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object() || contains(keys_, key)) continue;
+      const J* name = json_reader<J>(&item.value(), "").find("model_type");
+      if (!name || !name->is_string()) continue;
+      const auto architecture = name->template get<std::string>();
+      if (is_known_architecture(architecture))
+        known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
+      others += (others.empty() ? "" : ", ") + key;
+    }
+    if (!known.empty() || others.empty()) return known;
+    return "; to read one of its parts, pass that dictionary: " + others;
+  }
+ private:
+  /// Keys under which a model describes its language model. The first is descended into whatever it has.
+  static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
+                                              "language_config", "language_model", "decoder"};
+  static constexpr std::size_t deepest = 16;  // dictionaries in one another
+  static const J* part_of(const J& config, const char* key) {
+    const std::string name = key;
+    if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
+    return &config.at(name);
+  }
+  /// Whether a dictionary has sizes of its own, so that it describes a model and not only its parts.
+  static bool has_sizes(json_reader<J>& part) {
+    for (const char* key :
+         {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
+      if (part.has(key)) return true;
+    return false;
+  }
+  void push(const char* key, const J& part) {
+    keys_.push_back(key);
+    chain_.emplace_back(&part, chain_.back().path() + key + ".");
+  }
+  /// Descends from the last dictionary of the chain to one of a known architecture.
+  ///
+  /// \return  whether there is one; without it the chain is as before, but for text_config
+  bool descend(const J& config) {
+    if (chain_.size() > deepest) return false;
+    json_reader<J> own(&config, chain_.back().path());
+    own.object("text_config");  // throws if it is no dictionary
+    if (const J* text = part_of(config, "text_config")) {
+      push("text_config", *text);
+      return descend(*text) || is_known_architecture(name_of_part(own));
+    }
+    const bool known = is_known_architecture(name_of_part(own));
+    if (known && has_sizes(own)) return true;
+    for (const char* key : text_keys) {
+      const J* part = part_of(config, key);
+      if (!part) continue;
+      const auto length = chain_.size();
+      push(key, *part);
+      if (descend(*part)) return true;
+      chain_.erase(chain_.begin() + static_cast<std::ptrdiff_t>(length), chain_.end());
+      keys_.resize(length - 1);
+    }
+    return known;
+  }
+  const J* whole_;
+  std::vector<json_reader<J>> chain_ = {};
+  std::vector<std::string> keys_ = {};
+};
+/// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
+/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
+///
+/// \param speaks  which keys do
+template <class J, class Speaks>
+void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
+                    std::vector<std::string>& keys, int deepest = 32) {
+  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
+  if (value.is_array()) {
+    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
+    return;
+  }
+  for (const auto& item : value.items()) {
+    const std::string key = item.key();
+    if (item.value().is_null()) continue;
+    if (speaks(key))
+      keys.push_back(path + key);
+    else
+      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
+  }
+}
+// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
+// a certain value.
+/// Whether the key of record.turns_if says that layers turn.
+template <class J>
+bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
+  const J* value = text.find(std::string(record.turns_if).c_str());
+  if (!value) return false;
+  if (value->is_boolean()) return value->template get<bool>();
+  if (value->is_string()) return value->template get<std::string>() == record.turns_word;
+  return value->is_object() && json_reader<J>(value, "").has("rope_theta");
+}
+/// Throws where a file says of an architecture in which nothing rotates that something does.
+///
+/// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
+template <class J>
+void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
+                                const std::string& architecture) {
+  if (!text.boolean("mla_use_nope").value_or(true))
+    text.refuse("mla_use_nope",
+                "is false, but nothing rotates in the code of " + architecture +
+                    " that is known; remove the key to describe the model as that code has it");
+  const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
+  if (rotated.value_or(0) > 0)
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
+                                        " that is known, got " + std::to_string(*rotated));
+}
+template <class J>
+unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
+  const std::string name = plain_architecture(architecture);
+  if (const refused_architecture* refused = refused_architecture_of(name);
+      refused && refused->kind == refusal::no_turn) {
+    check_that_nothing_rotates(text, name, architecture);
+    return {
+        std::string(refused->reason), "model_type",
+        "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
+  }
+  const hugging_face_record* known = hugging_face_record_of(name);
+  const hugging_face_record record = known ? *known : hugging_face_record{};
+  if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
+    return {std::string(record.instead), std::string(record.turns_if),
+            "does not say that layers turn, and without it no layer of " + architecture +
+                " does: it must be true, \"" + std::string(record.turns_word) +
+                "\" or a dictionary with rope_theta"};
+  if (record.needs_window && text.is_null("sliding_window"))
+    return {"no positions", "sliding_window",
+            "is null: then no layer of " + architecture + " slides, and the others do not turn"};
+  if (!known && text.boolean("mla_use_nope").value_or(false))
+    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
+  if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
+    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
+  if (text.boolean("alibi").value_or(false))
+    return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
+  if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
+    return {"ALiBi biases", "num_hidden_layers",
+            "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
+                " of so many layers has ALiBi biases in place of rotary embeddings"};
+  return {};
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_REFUSED_HPP
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
+
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 /// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -10688,154 +10542,116 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
-
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_PARTS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_PARTS_HPP
-/// A config.json of several parts: which dictionary describes the language model, and which keys of the
-/// others speak of positions.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Whether import_hugging_face knows an architecture, or why it refuses it.
-inline bool is_known_architecture(const std::string& name) {
-  const std::string plain = plain_architecture(name);
-  return hugging_face_record_of(plain) || refused_architecture_of(plain);
-}
-/// `model_type`, else the first of `architectures`, as written; empty if the dictionary has neither.
-template <class J>
-std::string name_of_part(json_reader<J>& part) {
-  if (const auto model_type = part.text("model_type")) return *model_type;
-  const auto names = part.texts("architectures");
-  return names && !names->empty() ? names->front() : std::string();
-}
-/// The class that the text_config of some models of several parts has without a model_type; else empty.
-///
-/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
-inline std::string default_text_architecture(const std::string& outer) {
-  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
-  return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
-}
-/// The dictionaries from the whole file to its language model, each in the one before it.
-template <class J>
-class parts_of_config {
- public:
-  explicit parts_of_config(const J& config) : whole_(&config) {
-    chain_.emplace_back(&config, "");
-    descend(config);
-    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
-  }
-  json_reader<J> text() const { return chain_.back(); }
-  /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
-  std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
-  const std::vector<std::string>& keys() const { return keys_; }
-  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
-  bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
-  /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
-  std::string hint() const {
-    std::string known, others;
-    for (const auto& item : whole_->items()) {
-      const std::string key = item.key();
-      if (!item.value().is_object() || contains(keys_, key)) continue;
-      const J* name = json_reader<J>(&item.value(), "").find("model_type");
-      if (!name || !name->is_string()) continue;
-      const auto architecture = name->template get<std::string>();
-      if (is_known_architecture(architecture))
-        known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
-      others += (others.empty() ? "" : ", ") + key;
-    }
-    if (!known.empty() || others.empty()) return known;
-    return "; to read one of its parts, pass that dictionary: " + others;
-  }
- private:
-  /// Keys under which a model describes its language model. The first is descended into whatever it has.
-  static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
-                                              "language_config", "language_model", "decoder"};
-  static constexpr std::size_t deepest = 16;  // dictionaries in one another
-  static const J* part_of(const J& config, const char* key) {
-    const std::string name = key;
-    if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
-    return &config.at(name);
-  }
-  /// Whether a dictionary has sizes of its own, so that it describes a model and not only its parts.
-  static bool has_sizes(json_reader<J>& part) {
-    for (const char* key :
-         {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
-      if (part.has(key)) return true;
-    return false;
-  }
-  void push(const char* key, const J& part) {
-    keys_.push_back(key);
-    chain_.emplace_back(&part, chain_.back().path() + key + ".");
-  }
-  /// Descends from the last dictionary of the chain to one of a known architecture.
-  ///
-  /// \return  whether there is one; without it the chain is as before, but for text_config
-  bool descend(const J& config) {
-    if (chain_.size() > deepest) return false;
-    json_reader<J> own(&config, chain_.back().path());
-    own.object("text_config");  // throws if it is no dictionary
-    if (const J* text = part_of(config, "text_config")) {
-      push("text_config", *text);
-      return descend(*text) || is_known_architecture(name_of_part(own));
-    }
-    const bool known = is_known_architecture(name_of_part(own));
-    if (known && has_sizes(own)) return true;
-    for (const char* key : text_keys) {
-      const J* part = part_of(config, key);
-      if (!part) continue;
-      const auto length = chain_.size();
-      push(key, *part);
-      if (descend(*part)) return true;
-      chain_.erase(chain_.begin() + static_cast<std::ptrdiff_t>(length), chain_.end());
-      keys_.resize(length - 1);
-    }
-    return known;
-  }
-  const J* whole_;
-  std::vector<json_reader<J>> chain_ = {};
-  std::vector<std::string> keys_ = {};
-};
-/// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
-/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
-///
-/// \param speaks  which keys do
-template <class J, class Speaks>
-void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
-                    std::vector<std::string>& keys, int deepest = 32) {
-  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
-  if (value.is_array()) {
-    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
-    return;
-  }
-  for (const auto& item : value.items()) {
-    const std::string key = item.key();
-    if (item.value().is_null()) continue;
-    if (speaks(key))
-      keys.push_back(path + key);
-    else
-      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
-  }
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_PARTS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
-
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-/// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
-/// beside the dictionary, `rope` those inside.
+/// The frequencies and the M-RoPE sections that one rope dictionary of a Hugging Face config.json stands for.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+// The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
+/// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
+/// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
+/// has what they leave.
+///
+/// Source:  apply_interleaved_mrope of Hugging Face transformers
+inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
+  std::vector<Index> cut = {pairs, 0, 0};
+  for (const Index axis : {Index{1}, Index{2}}) {
+    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // of axis, axis + 3, ... below pairs
+    cut[static_cast<std::size_t>(axis)] = (std::min)(sections[static_cast<std::size_t>(axis)], most);
+    cut[0] -= cut[static_cast<std::size_t>(axis)];
+  }
+  return cut;
+}
+/// mrope_section under its names, as written.
+template <class J>
+std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
+                                                  const char*& key) {
+  auto sections = rope.numbers(key, range::whole);
+  if (!defaults.xdrope) return sections;
+  constexpr const char* older = "xdrope_section";
+  auto other = rope.numbers(older, range::whole);
+  if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
+  if (sections || !other) return sections;
+  key = older;
+  return other;
+}
+/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width share the others.
+///
+/// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
+template <class J>
+std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& rope, Index pairs,
+                                          model_draft& model) {
+  constexpr const char* key = "freq_allocation";
+  json_reader<J>& reader = rope.has(key) ? rope : text;
+  const auto given = reader.index(key, range::whole);
+  if (!text.boolean("rope_3d").value_or(true)) return {};
+  const Index time = given.value_or(20);
+  if (time > pairs || (pairs - time) % 2 != 0) {
+    if (!given) return {};  // the class has no rule for heads of other sizes
+    reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
+                           std::to_string(time));
+  }
+  if (!given)
+    model.warnings.push_back("mrope_section is not given; assumed " + std::to_string(time) +
+                             " pairs of time, the default of " + model.architecture);
+  return {time, (pairs - time) / 2, (pairs - time) / 2};
+}
+/// Sets the sections of the group and the order of their axes.
+template <class J>
+void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face_record& defaults,
+                  model_draft& model, layer_group& group) {
+  const char* key = "mrope_section";
+  auto given = given_sections(rope, defaults, key);
+  const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+  const Index pairs = group.frequencies.pairs();
+  std::vector<Index>& sections = group.mrope_sections;
+  if (given && static_cast<Index>(given->size()) > max_sections)
+    rope.refuse(key, "must have at most " + std::to_string(max_sections) + " values, got " +
+                         std::to_string(given->size()));
+  if (given)
+    for (const double count : *given) sections.push_back(static_cast<Index>(count));
+  if (defaults.mrope_time_last && given) {
+    if (sections.size() != 3 || sections[0] != sections[1])
+      rope.refuse(key, "must be height, width and time, the first two equal, got " +
+                           std::to_string(sections.size()) + " values");
+    sections = {sections[2], sections[0], sections[1]};
+  } else if (defaults.mrope_time_last) {
+    sections = sections_of_allocation(text, rope, pairs, model);
+  }
+  if (sections.empty() && defaults.mrope_side > 0) {
+    sections = sliced_sections({0, defaults.mrope_side, defaults.mrope_side}, pairs);
+    model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
+                             "], the default of " + model.architecture);
+  }
+  if (sections.empty()) return;
+  mrope_order& order = group.section_order;
+  order = defaults.mrope_time_last             ? mrope_order::time_last
+          : alternate && defaults.mrope_spread ? mrope_order::spread
+          : alternate                          ? mrope_order::alternating
+                                               : mrope_order::blocks;
+  if (order == mrope_order::alternating && sections.size() == 3) {
+    const std::vector<Index> cut = sliced_sections(sections, pairs);
+    if (cut != sections)
+      model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
+                               std::to_string(pairs) +
+                               " pairs in turn; it is cut as the class slices it, to [" + joined(cut) + "]");
+    sections = cut;
+  }
+  Index left = pairs;
+  for (const Index count : sections) left -= (std::min)(count, left + 1);
+  if (left != 0)
+    rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
+                         joined(sections) + "]");
+  if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
+    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
+                         joined(sections) + "]");
+}
+// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
+// beside the dictionary, `rope` those inside.
 /// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
@@ -11051,10 +10867,11 @@ class schedule_reader {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-/// What the layers of a config.json multiply their queries by.
+/// One group of layers, from a rope dictionary and the keys beside it.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+// What the layers of a config.json multiply their queries by.
 /// Whether a key is there that makes queries grow, for architectures of which nothing is known.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
@@ -11097,123 +10914,6 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
       llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
   model.scaled = scaled_queries::every_layer;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
-/// The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
-/// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
-/// has what they leave.
-///
-/// Source:  apply_interleaved_mrope of Hugging Face transformers
-inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
-  std::vector<Index> cut = {pairs, 0, 0};
-  for (const Index axis : {Index{1}, Index{2}}) {
-    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // of axis, axis + 3, ... below pairs
-    cut[static_cast<std::size_t>(axis)] = (std::min)(sections[static_cast<std::size_t>(axis)], most);
-    cut[0] -= cut[static_cast<std::size_t>(axis)];
-  }
-  return cut;
-}
-/// mrope_section under its names, as written.
-template <class J>
-std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
-                                                  const char*& key) {
-  auto sections = rope.numbers(key, range::whole);
-  if (!defaults.xdrope) return sections;
-  constexpr const char* older = "xdrope_section";
-  auto other = rope.numbers(older, range::whole);
-  if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
-  if (sections || !other) return sections;
-  key = older;
-  return other;
-}
-/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width share the others.
-///
-/// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
-template <class J>
-std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& rope, Index pairs,
-                                          model_draft& model) {
-  constexpr const char* key = "freq_allocation";
-  json_reader<J>& reader = rope.has(key) ? rope : text;
-  const auto given = reader.index(key, range::whole);
-  if (!text.boolean("rope_3d").value_or(true)) return {};
-  const Index time = given.value_or(20);
-  if (time > pairs || (pairs - time) % 2 != 0) {
-    if (!given) return {};  // the class has no rule for heads of other sizes
-    reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
-                           std::to_string(time));
-  }
-  if (!given)
-    model.warnings.push_back("mrope_section is not given; assumed " + std::to_string(time) +
-                             " pairs of time, the default of " + model.architecture);
-  return {time, (pairs - time) / 2, (pairs - time) / 2};
-}
-/// Sets the sections of the group and the order of their axes.
-template <class J>
-void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model, layer_group& group) {
-  const char* key = "mrope_section";
-  auto given = given_sections(rope, defaults, key);
-  const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
-  const Index pairs = group.frequencies.pairs();
-  std::vector<Index>& sections = group.mrope_sections;
-  if (given && static_cast<Index>(given->size()) > max_sections)
-    rope.refuse(key, "must have at most " + std::to_string(max_sections) + " values, got " +
-                         std::to_string(given->size()));
-  if (given)
-    for (const double count : *given) sections.push_back(static_cast<Index>(count));
-  if (defaults.mrope_time_last && given) {
-    if (sections.size() != 3 || sections[0] != sections[1])
-      rope.refuse(key, "must be height, width and time, the first two equal, got " +
-                           std::to_string(sections.size()) + " values");
-    sections = {sections[2], sections[0], sections[1]};
-  } else if (defaults.mrope_time_last) {
-    sections = sections_of_allocation(text, rope, pairs, model);
-  }
-  if (sections.empty() && defaults.mrope_side > 0) {
-    sections = sliced_sections({0, defaults.mrope_side, defaults.mrope_side}, pairs);
-    model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
-                             "], the default of " + model.architecture);
-  }
-  if (sections.empty()) return;
-  mrope_order& order = group.section_order;
-  order = defaults.mrope_time_last             ? mrope_order::time_last
-          : alternate && defaults.mrope_spread ? mrope_order::spread
-          : alternate                          ? mrope_order::alternating
-                                               : mrope_order::blocks;
-  if (order == mrope_order::alternating && sections.size() == 3) {
-    const std::vector<Index> cut = sliced_sections(sections, pairs);
-    if (cut != sections)
-      model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
-                               std::to_string(pairs) +
-                               " pairs in turn; it is cut as the class slices it, to [" + joined(cut) + "]");
-    sections = cut;
-  }
-  Index left = pairs;
-  for (const Index count : sections) left -= (std::min)(count, left + 1);
-  if (left != 0)
-    rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
-                         joined(sections) + "]");
-  if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
-    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
-                         joined(sections) + "]");
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
-/// One group of layers, from a rope dictionary and the keys beside it.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
 /// Numbers of a group that are not from its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
@@ -11446,6 +11146,367 @@ class hugging_face_group_maker {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
+
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
+/// Which layer of a config.json is of which type, which of them do not turn, how far back they look, and what
+/// of this the file leaves to the class of its architecture.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+// Which layer is of which type, and which of them do not turn.
+/// The values of a list that has one per layer.
+template <class J, class T>
+std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
+                                           const char* key, std::optional<Index> layers,
+                                           std::optional<std::vector<T>> list) {
+  if (!list) return list;
+  if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
+    list->resize(static_cast<std::size_t>(*layers));
+  const std::string broken =
+      broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
+  if (!broken.empty()) text.refuse(key, broken);
+  return list;
+}
+/// The types of layers by a list that has 1 for one that slides.
+template <class J>
+std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
+                                                         const hugging_face_record& defaults,
+                                                         std::optional<Index> layers) {
+  constexpr const char* key = "hybrid_layer_pattern";
+  if (!defaults.swa_keys) return {};
+  const auto slides = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
+  if (!slides) return {};
+  std::vector<std::string> types;
+  for (const double one : *slides)
+    types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
+  return types;
+}
+/// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
+/// it. Qwen 4 has another one for those that attend to the keys that an indexer chooses.
+///
+/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
+inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
+  return type == defaults.full_type || (!defaults.others_attend && defaults.full_type == "full_attention" &&
+                                        (type == "attention" || type == "qwen_sparse_attention"));
+}
+/// The types of layers of a file that has the numbers of those that attend.
+inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
+                                                   const std::vector<double>& attending) {
+  std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
+  for (const double layer : attending)
+    if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
+  return types;
+}
+/// How many layers at the start are dense, in models that say so.
+template <class J>
+Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
+}
+/// The types of layers of DeepSeek V4: by how many tokens share a key.
+template <class J>
+std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
+                                                std::optional<Index> layers) {
+  constexpr const char* key = "compress_ratios";
+  const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
+  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers turn by two schedules");
+  std::vector<std::string> types;
+  for (const double ratio : *ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      text.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
+}
+/// The type of every layer: given, or by the pattern of the architecture, or empty.
+///
+/// \param slides  whether there is a window for layers to slide
+template <class J>
+std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                        std::optional<Index> layers, bool slides) {
+  auto by_pattern = types_by_pattern(text, defaults, layers);
+  if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
+    return *std::move(given);
+  if (by_pattern) return *std::move(by_pattern);
+  if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
+  if (!defaults.others_attend) {
+    constexpr const char* older = "layers_block_type";
+    if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
+    const std::string list(defaults.full_list);
+    if (list.empty() && defaults.full_every == 0)
+      text.missing("layer_types", "only some layers attend at all");
+    const auto attending = list.empty() ? std::nullopt : text.numbers(list.c_str(), range::whole);
+    if (layers && (attending || defaults.full_every == 0))
+      return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
+  }
+  if (!layers || defaults.full_every == 0 || !slides) return {};
+  std::vector<std::string> types;
+  const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
+  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+    const std::string letters = *text.text("sliding_window_pattern");
+    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
+    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+    return types;
+  }
+  auto every = text.index("sliding_window_pattern");
+  if (!every) every = text.index("_sliding_window_pattern");
+  if (!every) every = text.index("global_attn_every_n_layers");
+  if (!every && !defaults.others_attend) every = text.index("full_attention_interval");
+  const Index period = every.value_or(defaults.full_every);
+  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
+  const Index dense = dense_layers_of(text, defaults),
+              of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
+  for (Index i = 0; i < *layers; ++i) {
+    const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
+    add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
+  }
+  if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
+  return types;
+}
+/// Whether a layer is dense and turns for that, however far it looks (Cohere 2 MoE).
+template <class J>
+std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
+                                         std::size_t layers) {
+  std::vector<bool> turn(layers, false);
+  if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
+    return turn;
+  const auto count = static_cast<Index>(layers);
+  const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
+  const Index dense = dense_layers_of(text, defaults);
+  for (std::size_t i = 0; i < layers; ++i)
+    turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
+  return turn;
+}
+/// The base of every layer, where a file gives them one by one; 0: the layer does not turn.
+template <class J>
+std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                                  std::optional<Index> layers) {
+  if (defaults.form != dictionary_form::base_per_layer) return {};
+  constexpr const char* key = "layer_rope_theta";
+  return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
+}
+/// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
+/// not, or every so many.
+///
+/// \param types  how many layers have a type, or 0
+template <class J>
+std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
+                                      std::optional<Index> layers, std::size_t types) {
+  std::vector<Index> without;
+  if (const auto bases = layer_bases_of(text, defaults, layers)) {
+    for (std::size_t i = 0; i < bases->size(); ++i)
+      if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
+    return without;
+  }
+  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  if (given && !given->empty()) {
+    const std::vector<double> rotates = *fitting_list(text, defaults, "no_rope_layers", layers, given);
+    if (types > 0 && rotates.size() != types)
+      text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
+                                        ", got " + std::to_string(rotates.size()));
+    for (std::size_t i = 0; i < rotates.size(); ++i)
+      if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
+    return without;
+  }
+  const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
+  if (period == 0) return without;
+  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
+  for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
+    without.push_back(i);
+  return without;
+}
+/// The layers that do not rotate, in increasing order.
+///
+/// \param types   of the layers, or empty
+/// \param slides  as in layer_types_of
+template <class J>
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                          std::optional<Index> layers, const std::vector<std::string>& types,
+                                          bool slides) {
+  std::vector<Index> without = named_without_rope(text, defaults, layers, types.size());
+  if (defaults.crosses)
+    for (const double layer : text.numbers("cross_attention_layers", range::whole)
+                                  .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
+      if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
+        without.push_back(static_cast<Index>(layer));
+  const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const bool full = is_full(defaults, types[i]);
+    if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
+      without.push_back(static_cast<Index>(i));
+  }
+  // Both rules may have named a layer.
+  sort_distinct(without);
+  return without;
+}
+// How far back every layer looks.
+/// The key that has the window of layers that slide.
+template <class J>
+const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
+  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
+  return other ? "sliding_window_size" : "sliding_window";
+}
+/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
+/// text do.
+template <class J>
+bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
+  const char* const key = "use_bidirectional_attention";
+  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
+  const std::string both_ways = text.text(key).value_or("");
+  if (both_ways != "all" && both_ways != "vision")
+    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
+  return defaults.causal && both_ways == "vision";
+}
+/// attention_options::window of the layers that slide; 0: none does; not_known_window.
+///
+/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
+/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
+/// attention_options counts the token itself too.
+///
+/// \param typed  the file says of every layer whether it slides
+template <class J>
+Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
+  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
+  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
+  const char* const key = window_key(text, defaults);
+  if (text.hides(key)) return 0;
+  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
+  if (!asked || text.is_null(key) || window == Index{0}) return 0;
+  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
+  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
+    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
+  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
+  if (both_sides && !window) return *both_sides / 2;
+  if (!is_causal(text, defaults)) {
+    const bool halves = defaults.window == window_span::both_sides_if_asked;
+    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
+  }
+  if (window) return *window;
+  if (assumed > 0) return assumed;
+  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+  return none ? 0 : not_known_window;
+}
+/// model_rope::windows.
+///
+/// \param types    of the layers, or empty
+/// \param layers   how many; nothing: not known
+/// \param without  the layers that do not rotate, in increasing order
+template <class J>
+std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
+                              const std::vector<std::string>& types, std::optional<Index> layers,
+                              const std::vector<Index>& without) {
+  const Index window = sliding_window_of(text, defaults, !types.empty());
+  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
+    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
+  const bool from = defaults.slides == which_slide::from_max_window_layers,
+             even = defaults.slides == which_slide::even_below_max_window_layers,
+             bare = defaults.slides == which_slide::without_rope;
+  // Where sliding begins or ends. As a number: g++ 12 takes a std::optional for uninitialised here.
+  constexpr Index not_known = -1;
+  const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
+              first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
+                                   : not_known;
+  std::vector<Index> windows;
+  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+  const Index of_full = all_that_attend ? window : 0;
+  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
+  for (const std::string& type : types)
+    windows.push_back(is_full(defaults, type)                                 ? of_full
+                      : type == defaults.other_type && defaults.others_attend ? of_type
+                                                                              : not_known_window);
+  if (!windows.empty()) return windows;
+  // A class that knows no window has no key for one.
+  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
+  const bool chunks = defaults.window == window_span::chunks;
+  if ((chunks || defaults.crosses) && !given)
+    for (Index i = 0; i < layers.value_or(0); ++i)
+      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
+                                                                                        : not_known_window);
+  if (!windows.empty()) return windows;
+  if (chunks || defaults.crosses) return {not_known_window};
+  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
+  if (layers && (bare || first != not_known)) {
+    for (Index i = 0; i < *layers; ++i) {
+      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
+                          : even ? i % 2 == 0 && i < first
+                                 : i >= first;
+      windows.push_back(slides ? window : 0);
+    }
+    return windows;
+  }
+  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
+}
+// What a config.json leaves to the class of its architecture and says nothing of: which layers are of which
+// type, and what only some of them have.
+/// "the last of every 4 layers"
+inline std::string one_of_every(Index period, bool first, bool from_end) {
+  return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
+         (from_end ? ", counted from the end," : "");
+}
+/// The pattern of layer types that a record has, if a file of so many layers is left to it; else nothing.
+template <class J>
+std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
+                            const model_draft& model) {
+  const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
+                          (!defaults.others_attend && text.has("layers_block_type"));
+  if (model.layers.empty() || other_keys) return {};
+  const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
+  if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
+  if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+                          "hybrid_layer_pattern"})
+    if (text.has(key)) return {};
+  if (!defaults.others_attend && text.has("full_attention_interval")) return {};
+  if (defaults.full_every == 1) return "every layer attends fully";
+  return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
+                      defaults.from_end) +
+         does + (defaults.first_full ? ", and so does the first" : "");
+}
+/// Names the defaults of the class that say how layers differ, where they were used.
+///
+/// \param layers  how many; nothing: not known
+/// \param model   with its groups
+template <class J>
+void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
+                         std::optional<Index> layers, model_draft& model) {
+  const auto name = [&](const char* key, const std::string& what) {
+    model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
+                             model.architecture);
+  };
+  if (const std::string pattern = assumed_pattern(text, defaults, model); !pattern.empty())
+    name("layer_types", "that " + pattern);
+  const bool by_base = defaults.form == dictionary_form::base_per_layer;
+  if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
+      !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
+    name(by_base ? "layer_rope_theta" : "no_rope_layers",
+         "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
+  if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
+    name("cross_attention_layers", joined(model.layers_without_rope));
+  const bool from = defaults.slides == which_slide::from_max_window_layers,
+             even = defaults.slides == which_slide::even_below_max_window_layers;
+  if ((from || even) && defaults.max_window_layers > 0 && layers && model.layers.empty() &&
+      !text.has("max_window_layers") && sliding_window_of(text, defaults) > 0)
+    name("max_window_layers", std::to_string(defaults.max_window_layers));
+  if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
+  bool told = false;
+  if (const J* each = text.object("per_layer_config"))
+    for (const auto& item : each->items())
+      told = told || (item.value().is_object() && item.value().contains("head_dim"));
+  const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
+    return group.layer_type == "full_attention";
+  });
+  if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// How the keys of a config.json make groups of layers.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -11761,286 +11822,6 @@ class hugging_face_groups {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SIZES_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_SIZES_HPP
-/// The sizes that configuration classes of Hugging Face transformers have by default. The file of a whole
-/// model leaves out of text_config what is equal to them (LLaVA), and that of a text model alone never does.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Sizes of one class; 0: none, or what follows from the other ones.
-struct class_sizes {
-  std::string_view architecture;  // as plain_architecture spells it
-  double hidden_size, query_heads, key_heads, layers, context;
-  double nope_channels = 0, rotated_channels = 0;  // of a latent head
-};
-/// The sizes of an architecture; nullptr where no class is known.
-///
-/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
-///         class writes
-template <class Sizes = class_sizes>
-const Sizes* class_sizes_of(std::string_view architecture) {
-  static constexpr Sizes sizes[] = {
-      {"afmoe", 2048, 16, 0, 32, 16384},
-      {"apertus", 4096, 32, 0, 32, 65536},
-      {"arcee", 2560, 32, 0, 32, 4096},
-      {"aria", 4096, 32, 0, 32, 2048},
-      {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
-      {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
-      {"bamba", 4096, 32, 8, 32, 262144},
-      {"bitnet", 2560, 20, 5, 30, 2048},
-      {"bltglobaltransformer", 2048, 16, 0, 25, 4096},
-      {"bltlocaldecoder", 1024, 16, 0, 9, 24576},
-      {"bltlocalencoder", 1024, 16, 0, 1, 24576},
-      {"bltpatcher", 768, 12, 0, 14, 8192},
-      {"chameleon", 4096, 32, 0, 32, 4096},
-      {"cohere", 8192, 64, 0, 40, 8192},
-      {"cohere2", 8192, 64, 0, 40, 8192},
-      {"cohere2moe", 8192, 64, 0, 40, 8192},
-      {"cosmos3edge", 2048, 16, 8, 28, 131072},
-      {"csm", 2048, 32, 8, 16, 2048},
-      {"csmdepthdecodermodel", 1024, 8, 2, 4, 33},
-      {"cwm", 6144, 48, 8, 64, 131072},
-      {"dbrx", 2048, 16, 1, 24, 2048},
-      {"deepseekocr2", 4096, 32, 0, 32, 2048},
-      {"deepseekv2", 4096, 32, 0, 32, 2048, 128, 64},
-      {"deepseekv3", 7168, 128, 0, 61, 4096, 128, 64},
-      {"deepseekv32", 7168, 128, 0, 61, 163840, 128, 64},
-      {"deepseekv4", 4096, 64, 1, 43, 1048576},
-      {"diadecoder", 2048, 16, 4, 18, 3072},
-      {"diaencoder", 1024, 16, 0, 12, 1024},
-      {"diffllama", 2048, 32, 0, 16, 2048},
-      {"diffusiongemma", 2304, 8, 4, 30, 131072},
-      {"doge", 1024, 8, 0, 32, 2048},
-      {"dots1", 4608, 32, 0, 62, 2048},
-      {"emu3", 4096, 32, 8, 32, 9216},
-      {"ernie45", 1024, 16, 2, 18, 131072},
-      {"ernie45moe", 2560, 20, 4, 28, 131072},
-      {"ernie45vlmoe", 2560, 20, 4, 28, 131072},
-      {"eurobert", 768, 12, 0, 12, 8192},
-      {"evolla", 4096, 32, 8, 32, 8192},
-      {"exaone4", 4096, 32, 0, 32, 2048},
-      {"exaonemoe", 4096, 32, 0, 32, 2048},
-      {"falcon", 4544, 71, 0, 32, 2048},
-      {"falconh1", 4096, 32, 8, 32, 8192},
-      {"flexolmo", 4096, 32, 0, 32, 4096},
-      {"gemma", 3072, 16, 0, 28, 8192},
-      {"gemma2", 2304, 8, 4, 26, 8192},
-      {"gemma3", 2304, 8, 4, 26, 131072},
-      {"gemma3n", 2048, 8, 2, 35, 32768},
-      {"gemma4", 2304, 8, 4, 30, 131072},
-      {"gemma4unified", 2304, 8, 4, 30, 262144},
-      {"glm", 4096, 32, 2, 40, 131072},
-      {"glm4", 4096, 32, 2, 40, 131072},
-      {"glm4moe", 4096, 96, 8, 46, 131072},
-      {"glm4moelite", 2048, 20, 0, 47, 202752, 192, 64},
-      {"glm4v", 4096, 32, 2, 40, 32768},
-      {"glm4vmoe", 4096, 96, 8, 46, 65536},
-      {"glmasrencoder", 1280, 20, 0, 32, 1500},
-      {"glmimage", 4096, 32, 2, 40, 131072},
-      {"glmmoedsa", 6144, 64, 0, 78, 202752, 192, 64},
-      {"glmocr", 1024, 16, 8, 16, 131072},
-      {"gptneox", 6144, 64, 0, 44, 2048},
-      {"gptneoxjapanese", 2560, 32, 0, 32, 2048},
-      {"gptoss", 2880, 64, 8, 36, 131072},
-      {"granite", 4096, 32, 0, 32, 2048},
-      {"granite4vision", 4096, 32, 0, 32, 2048},
-      {"granitemoe", 4096, 32, 0, 32, 2048},
-      {"granitemoehybrid", 4096, 32, 0, 32, 2048},
-      {"granitemoeshared", 4096, 32, 0, 32, 2048},
-      {"granitemoeswa", 4096, 32, 0, 32, 2048},
-      {"graniteswa", 2560, 20, 4, 24, 8192},
-      {"helium", 2560, 20, 0, 24, 4096},
-      {"higgsaudiov2", 3072, 24, 8, 28, 2048},
-      {"hrm", 1536, 12, 0, 128, 2048},
-      {"hunyuanv1dense", 4096, 32, 0, 32, 2048},
-      {"hunyuanv1moe", 4096, 32, 0, 32, 2048},
-      {"hunyuanvl", 4096, 32, 0, 32, 2048},
-      {"hyperclovax", 4096, 32, 0, 32, 2048},
-      {"hyv3", 4096, 64, 8, 80, 131072},
-      {"jais2", 3328, 26, 0, 32, 8192},
-      {"jetmoe", 2048, 32, 16, 12, 4096},
-      {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
-      {"kyutaispeechto", 2048, 32, 0, 48, 750},
-      {"laguna", 2048, 48, 8, 40, 131072},
-      {"lasrencoder", 512, 8, 0, 17, 10000},
-      {"lfm2", 2560, 32, 8, 32, 128000},
-      {"lfm2moe", 2048, 32, 8, 32, 128000},
-      {"llama", 4096, 32, 0, 32, 2048},
-      {"llama4", 5120, 40, 8, 48, 131072},
-      {"longcatflash", 6144, 64, 0, 56, 131072, 128, 64},
-      {"mellum", 2304, 32, 4, 28, 131072},
-      {"mimi", 512, 8, 0, 8, 8000},
-      {"mimov2flash", 4096, 64, 4, 48, 131072},
-      {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
-      {"minimax", 4096, 32, 8, 32, 131072},
-      {"minimaxm2", 3072, 48, 8, 62, 196608},
-      {"ministral", 4096, 32, 8, 32, 131072},
-      {"ministral3", 4096, 32, 8, 34, 262144},
-      {"mistral", 4096, 32, 8, 32, 131072},
-      {"mistral4", 4096, 32, 0, 36, 1048576, 64, 64},
-      {"mixtral", 4096, 32, 8, 32, 131072},
-      {"mllama", 4096, 32, 8, 40, 131072},
-      {"modernbert", 768, 12, 0, 22, 8192},
-      {"modernbertdecoder", 768, 12, 0, 22, 8192},
-      {"moonshine", 288, 8, 0, 6, 512},
-      {"moonshinestreaming", 320, 8, 0, 6, 4096},
-      {"moshi", 4096, 32, 0, 32, 3000},
-      {"museglimmer", 6656, 32, 2, 52, 131072},
-      {"museglimmerassistant", 6656, 32, 8, 5, 131072},
-      {"nanochat", 768, 6, 0, 12, 2048},
-      {"nemotron", 6144, 48, 0, 32, 4096},
-      {"nomicbert", 768, 12, 0, 12, 2048},
-      {"olmo", 4096, 32, 0, 32, 2048},
-      {"olmo2", 4096, 32, 0, 32, 2048},
-      {"olmo3", 4096, 32, 0, 32, 2048},
-      {"olmoe", 2048, 16, 0, 16, 4096},
-      {"olmohybrid", 3840, 30, 0, 32, 65536},
-      {"openaiprivacyfilter", 640, 14, 2, 8, 131072},
-      {"paddleocrvl", 1024, 16, 2, 18, 131072},
-      {"peaudioencoder", 1792, 14, 0, 6, 10000},
-      {"persimmon", 4096, 64, 0, 36, 16384},
-      {"phi", 2048, 32, 0, 24, 2048},
-      {"phi3", 3072, 32, 0, 32, 4096},
-      {"phi4multimodal", 3072, 32, 8, 32, 131072},
-      {"phimoe", 4096, 32, 8, 32, 131072},
-      {"qwen2", 4096, 32, 0, 32, 32768},
-      {"qwen25omni", 3584, 28, 4, 28, 32768},
-      {"qwen25omnitalker", 3584, 28, 4, 28, 32768},
-      {"qwen25vl", 8192, 64, 8, 80, 32768},
-      {"qwen2moe", 2048, 16, 0, 24, 32768},
-      {"qwen2vl", 8192, 64, 8, 80, 32768},
-      {"qwen3", 4096, 32, 0, 32, 32768},
-      {"qwen35", 4096, 16, 4, 32, 32768},
-      {"qwen35moe", 2048, 16, 2, 40, 32768},
-      {"qwen3moe", 2048, 32, 4, 24, 32768},
-      {"qwen3next", 2048, 16, 2, 48, 32768},
-      {"qwen3omnimoe", 2048, 28, 4, 28, 32768},
-      {"qwen3omnimoetalker", 1024, 16, 2, 20, 32768},
-      {"qwen3omnimoetalkercodepredictor", 1024, 16, 8, 5, 32768},
-      {"qwen3vl", 4096, 32, 0, 32, 128000},
-      {"qwen3vlmoe", 2048, 16, 0, 24, 128000},
-      {"seedoss", 4096, 80, 8, 64, 524288},
-      {"smollm3", 2048, 16, 4, 36, 32768},
-      {"solaropen", 4096, 64, 8, 48, 131072},
-      {"stablelm", 2560, 32, 0, 32, 4096},
-      {"starcoder2", 3072, 24, 2, 30, 4096},
-      {"step3p5", 4096, 64, 8, 45, 128000},
-      {"t5gemma2", 2304, 8, 4, 26, 131072},
-      {"t5gemma2decoder", 2304, 8, 4, 26, 131072},
-      {"t5gemmamodule", 2304, 8, 4, 26, 8192},
-      {"timesfm25", 1280, 16, 0, 20, 16384},
-      {"vaultgemma", 2304, 8, 4, 26, 8192},
-      {"voxtralrealtime", 4096, 32, 8, 32, 131072},
-      {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
-      {"xcodec2", 1024, 16, 0, 12, 4096},
-      {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
-      {"zamba2", 2560, 32, 0, 54, 4096},
-      {"zaya", 2048, 8, 2, 40, 131072},
-  };
-  for (const Sizes& one : sizes)
-    if (one.architecture == architecture) return &one;
-  return nullptr;
-}
-/// Lets a text model in a dictionary of its own have the sizes of its class. A number of layers is not
-/// assumed beside a list that has a value for each of them.
-template <class J>
-void assume_sizes(json_reader<J>& text, std::string_view architecture) {
-  const class_sizes* sizes = class_sizes_of(architecture);
-  if (!sizes) return;
-  const auto assume = [&](double value, std::initializer_list<const char*> names) {
-    bool given = !(value > 0);
-    for (const char* name : names) given = given || text.has(name);
-    if (!given) text.assume(*names.begin(), value);
-  };
-  assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
-  assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
-  const auto heads =
-      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
-  const auto key_heads = static_cast<Index>(sizes->key_heads);
-  const bool divides = key_heads > 0 && heads.value_or(0) % key_heads == 0;
-  assume(divides ? sizes->key_heads : 0, {"num_key_value_heads", "multi_query_group_num",
-                                          "num_attention_groups", "decoder_num_key_value_heads"});
-  assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
-                         "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
-                         "layer_rope_theta", "hybrid_layer_pattern", "compress_ratios"});
-  assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
-  assume(sizes->nope_channels, {"qk_nope_head_dim"});
-  assume(sizes->rotated_channels, {"qk_rope_head_dim"});
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SIZES_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
-/// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
-/// a certain value.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Whether the key of record.turns_if says that layers turn.
-template <class J>
-bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(std::string(record.turns_if).c_str());
-  if (!value) return false;
-  if (value->is_boolean()) return value->template get<bool>();
-  if (value->is_string()) return value->template get<std::string>() == record.turns_word;
-  return value->is_object() && json_reader<J>(value, "").has("rope_theta");
-}
-/// Throws where a file says of an architecture in which nothing rotates that something does.
-///
-/// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
-template <class J>
-void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
-                                const std::string& architecture) {
-  if (!text.boolean("mla_use_nope").value_or(true))
-    text.refuse("mla_use_nope",
-                "is false, but nothing rotates in the code of " + architecture +
-                    " that is known; remove the key to describe the model as that code has it");
-  const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
-  if (rotated.value_or(0) > 0)
-    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
-                                        " that is known, got " + std::to_string(*rotated));
-}
-template <class J>
-unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
-  const std::string name = plain_architecture(architecture);
-  if (const refused_architecture* refused = refused_architecture_of(name);
-      refused && refused->kind == refusal::no_turn) {
-    check_that_nothing_rotates(text, name, architecture);
-    return {
-        std::string(refused->reason), "model_type",
-        "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
-  }
-  const hugging_face_record* known = hugging_face_record_of(name);
-  const hugging_face_record record = known ? *known : hugging_face_record{};
-  if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
-    return {std::string(record.instead), std::string(record.turns_if),
-            "does not say that layers turn, and without it no layer of " + architecture +
-                " does: it must be true, \"" + std::string(record.turns_word) +
-                "\" or a dictionary with rope_theta"};
-  if (record.needs_window && text.is_null("sliding_window"))
-    return {"no positions", "sliding_window",
-            "is null: then no layer of " + architecture + " slides, and the others do not turn"};
-  if (!known && text.boolean("mla_use_nope").value_or(false))
-    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
-  if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
-    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
-  if (text.boolean("alibi").value_or(false))
-    return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
-  if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
-    return {"ALiBi biases", "num_hidden_layers",
-            "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
-                " of so many layers has ALiBi biases in place of rotary embeddings"};
-  return {};
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_WITHOUT_ROPE_HPP
 /// Puts the description of a model together from its config.json: groups of layers first, then which layer is
 /// in which.
 namespace rope {

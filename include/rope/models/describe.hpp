@@ -14,13 +14,9 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/models/detail/attention_comparison.hpp>
-#include <rope/models/detail/attention_text.hpp>
 #include <rope/models/detail/code_text.hpp>
-#include <rope/models/detail/group_comparison.hpp>
-#include <rope/models/detail/indexer.hpp>
-#include <rope/models/detail/query_scaling_text.hpp>
-#include <rope/models/detail/text_line.hpp>
+#include <rope/models/detail/description_text.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it

@@ -8,8 +8,8 @@
 
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
+#include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/hugging_face_importer.hpp>
-#include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>

@@ -2,8 +2,7 @@
 // A record says nothing that no file can make visible: each rule refuses a record that breaks it.
 #include <rope/models/detail/record_rules.hpp>
 
-#include <rope/models/detail/gguf_record.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <string>
 #include <vector>
 

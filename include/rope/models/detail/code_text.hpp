@@ -18,8 +18,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
-#include <rope/models/detail/attention_text.hpp>
-#include <rope/models/detail/group_comparison.hpp>
+#include <rope/models/detail/description_text.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// The C++ that makes what an import returned, for a program without the file: statements that compile at any

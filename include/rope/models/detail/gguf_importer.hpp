@@ -12,19 +12,12 @@
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/gguf_layers.hpp>
-#include <rope/models/detail/gguf_reader.hpp>
-#include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/gguf_schedule.hpp>
-#include <rope/models/detail/gguf_shape.hpp>
-#include <rope/models/detail/gguf_unread_keys.hpp>
-#include <rope/models/detail/indexer.hpp>
-#include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/model_draft.hpp>
-#include <rope/models/detail/number_rule.hpp>
-#include <rope/models/detail/unrotated_model.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <rope/config.hpp>
-#include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 

@@ -11,13 +11,11 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/models/detail/architectures.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/hugging_face_architecture.hpp>
 #include <rope/models/detail/hugging_face_records.hpp>
-#include <rope/models/detail/hugging_face_refused.hpp>
-#include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_draft.hpp>
-#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.

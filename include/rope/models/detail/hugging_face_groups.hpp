@@ -15,14 +15,12 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/hugging_face_group.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_layers.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
-#include <rope/models/detail/json_reader.hpp>
-#include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/model_draft.hpp>
-#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// How the keys of a config.json make groups of layers.

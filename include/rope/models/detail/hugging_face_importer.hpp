@@ -14,23 +14,16 @@
 #include <rope/base/lists.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/models/detail/hugging_face_assumptions.hpp>
+#include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/hugging_face_architecture.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
+#include <rope/models/detail/hugging_face_group.hpp>
 #include <rope/models/detail/hugging_face_groups.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_layers.hpp>
-#include <rope/models/detail/hugging_face_parts.hpp>
-#include <rope/models/detail/hugging_face_query_scaling.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
-#include <rope/models/detail/hugging_face_sizes.hpp>
-#include <rope/models/detail/hugging_face_windows.hpp>
-#include <rope/models/detail/hugging_face_without_rope.hpp>
-#include <rope/models/detail/json_reader.hpp>
-#include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/model_draft.hpp>
-#include <rope/models/detail/number_rule.hpp>
-#include <rope/models/detail/unrotated_model.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Puts the description of a model together from its config.json: groups of layers first, then which layer is

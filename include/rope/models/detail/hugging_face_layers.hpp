@@ -2,25 +2,32 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
+#include <algorithm>  // std::any_of, std::binary_search
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <rope/base/lists.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
-#include <rope/models/detail/json_reader.hpp>
-#include <rope/models/detail/model_bounds.hpp>
-#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/detail/description_text.hpp>
+#include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/model_draft.hpp>
+#include <rope/models/detail/record_fields.hpp>
+#include <rope/models/model_rope.hpp>
 
-/// Which layer of a config.json is of which type, and which of them do not turn.
+/// Which layer of a config.json is of which type, which of them do not turn, how far back they look, and what
+/// of this the file leaves to the class of its architecture.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// Which layer is of which type, and which of them do not turn.
 
 /// The values of a list that has one per layer.
 template <class J, class T>
@@ -218,6 +225,174 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   // Both rules may have named a layer.
   sort_distinct(without);
   return without;
+}
+
+// How far back every layer looks.
+
+/// The key that has the window of layers that slide.
+template <class J>
+const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
+  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
+  return other ? "sliding_window_size" : "sliding_window";
+}
+
+/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
+/// text do.
+template <class J>
+bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
+  const char* const key = "use_bidirectional_attention";
+  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
+  const std::string both_ways = text.text(key).value_or("");
+  if (both_ways != "all" && both_ways != "vision")
+    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
+  return defaults.causal && both_ways == "vision";
+}
+
+/// attention_options::window of the layers that slide; 0: none does; not_known_window.
+///
+/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
+/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
+/// attention_options counts the token itself too.
+///
+/// \param typed  the file says of every layer whether it slides
+template <class J>
+Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
+  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
+  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
+  const char* const key = window_key(text, defaults);
+  if (text.hides(key)) return 0;
+  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
+  if (!asked || text.is_null(key) || window == Index{0}) return 0;
+  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
+  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
+    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
+  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
+  if (both_sides && !window) return *both_sides / 2;
+  if (!is_causal(text, defaults)) {
+    const bool halves = defaults.window == window_span::both_sides_if_asked;
+    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
+  }
+  if (window) return *window;
+  if (assumed > 0) return assumed;
+  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+  return none ? 0 : not_known_window;
+}
+
+/// model_rope::windows.
+///
+/// \param types    of the layers, or empty
+/// \param layers   how many; nothing: not known
+/// \param without  the layers that do not rotate, in increasing order
+template <class J>
+std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
+                              const std::vector<std::string>& types, std::optional<Index> layers,
+                              const std::vector<Index>& without) {
+  const Index window = sliding_window_of(text, defaults, !types.empty());
+  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
+    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
+  const bool from = defaults.slides == which_slide::from_max_window_layers,
+             even = defaults.slides == which_slide::even_below_max_window_layers,
+             bare = defaults.slides == which_slide::without_rope;
+  // Where sliding begins or ends. As a number: g++ 12 takes a std::optional for uninitialised here.
+  constexpr Index not_known = -1;
+  const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
+              first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
+                                   : not_known;
+  std::vector<Index> windows;
+  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+  const Index of_full = all_that_attend ? window : 0;
+  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
+  for (const std::string& type : types)
+    windows.push_back(is_full(defaults, type)                                 ? of_full
+                      : type == defaults.other_type && defaults.others_attend ? of_type
+                                                                              : not_known_window);
+  if (!windows.empty()) return windows;
+  // A class that knows no window has no key for one.
+  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
+  const bool chunks = defaults.window == window_span::chunks;
+  if ((chunks || defaults.crosses) && !given)
+    for (Index i = 0; i < layers.value_or(0); ++i)
+      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
+                                                                                        : not_known_window);
+  if (!windows.empty()) return windows;
+  if (chunks || defaults.crosses) return {not_known_window};
+  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
+  if (layers && (bare || first != not_known)) {
+    for (Index i = 0; i < *layers; ++i) {
+      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
+                          : even ? i % 2 == 0 && i < first
+                                 : i >= first;
+      windows.push_back(slides ? window : 0);
+    }
+    return windows;
+  }
+  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
+}
+
+// What a config.json leaves to the class of its architecture and says nothing of: which layers are of which
+// type, and what only some of them have.
+
+/// "the last of every 4 layers"
+inline std::string one_of_every(Index period, bool first, bool from_end) {
+  return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
+         (from_end ? ", counted from the end," : "");
+}
+
+/// The pattern of layer types that a record has, if a file of so many layers is left to it; else nothing.
+template <class J>
+std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
+                            const model_draft& model) {
+  const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
+                          (!defaults.others_attend && text.has("layers_block_type"));
+  if (model.layers.empty() || other_keys) return {};
+  const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
+  if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
+  if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+                          "hybrid_layer_pattern"})
+    if (text.has(key)) return {};
+  if (!defaults.others_attend && text.has("full_attention_interval")) return {};
+  if (defaults.full_every == 1) return "every layer attends fully";
+  return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
+                      defaults.from_end) +
+         does + (defaults.first_full ? ", and so does the first" : "");
+}
+
+/// Names the defaults of the class that say how layers differ, where they were used.
+///
+/// \param layers  how many; nothing: not known
+/// \param model   with its groups
+template <class J>
+void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
+                         std::optional<Index> layers, model_draft& model) {
+  const auto name = [&](const char* key, const std::string& what) {
+    model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
+                             model.architecture);
+  };
+  if (const std::string pattern = assumed_pattern(text, defaults, model); !pattern.empty())
+    name("layer_types", "that " + pattern);
+  const bool by_base = defaults.form == dictionary_form::base_per_layer;
+  if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
+      !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
+    name(by_base ? "layer_rope_theta" : "no_rope_layers",
+         "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
+  if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
+    name("cross_attention_layers", joined(model.layers_without_rope));
+  const bool from = defaults.slides == which_slide::from_max_window_layers,
+             even = defaults.slides == which_slide::even_below_max_window_layers;
+  if ((from || even) && defaults.max_window_layers > 0 && layers && model.layers.empty() &&
+      !text.has("max_window_layers") && sliding_window_of(text, defaults) > 0)
+    name("max_window_layers", std::to_string(defaults.max_window_layers));
+
+  if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
+  bool told = false;
+  if (const J* each = text.object("per_layer_config"))
+    for (const auto& item : each->items())
+      told = told || (item.value().is_object() && item.value().contains("head_dim"));
+  const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
+    return group.layer_type == "full_attention";
+  });
+  if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
 }
 
 }  // namespace detail

@@ -6,7 +6,7 @@
 
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_layered_records.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 

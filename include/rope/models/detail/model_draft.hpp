@@ -2,21 +2,165 @@
 #ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 #define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 
+#include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <rope/base/lists.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/longrope.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/detail/file_readers.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// A model while it is imported.
+/// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
+/// to them, and the parts of a model_rope.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
+/// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
+/// few megabytes.
+constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
+constexpr std::size_t longest_layer_type = 128;  // characters
+
+namespace range {
+
+inline constexpr number_rule layers{
+    [](double x) { return count.holds(x) && x <= static_cast<double>(max_layers); },
+    "must be a positive whole number up to 16384"};
+
+}  // namespace range
+
+/// The length of a list that has one value per layer.
+///
+/// \param layers  of the model; 0: not known, which any length of a model fits
+/// \param what    "num_hidden_layers values", what the rule calls `layers` values
+///
+/// \return  the rule that is broken, or nothing
+inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
+  if (layers > 0 && length != static_cast<std::size_t>(layers))
+    return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
+           std::to_string(length);
+  if (length > static_cast<std::size_t>(max_layers))
+    return "must have one value per layer, at most " + std::to_string(max_layers) + ", got " +
+           std::to_string(length);
+  return {};
+}
+
+/// Counts the groups of a file and their pairs.
+class group_allowance {
+ public:
+  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
+  ///
+  /// \param function, where  of the message: who reads, and the key that asks for the pairs
+  void take(const char* function, const std::string& where, Index pairs) {
+    ++groups_;
+    pairs_ += pairs;
+    if (groups_ > max_groups)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
+                                                max_groups, " groups of layers, got ", groups_));
+    if (pairs_ > max_pairs_of_groups)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
+                                                " must not bring the pairs of all groups of layers above ",
+                                                max_pairs_of_groups, ", got ", pairs_));
+  }
+
+ private:
+  Index groups_ = 0, pairs_ = 0;
+};
+
+/// Frequencies together with the numbers that led to them.
+struct derived {
+  rope::frequencies frequencies;
+  std::string rule;
+  double base;
+  std::vector<named_number> numbers;
+  double softmax_multiplier = 1;
+};
+
+/// Adds to a list of named_number. It and what follows are templates, so that a program that derives nothing
+/// does not compile them.
+void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
+  for (const named_number& number : added) numbers.push_back(number);
+}
+
+void record(auto& numbers, const linear_scaling& rule, const schedule&) {
+  add_numbers(numbers, {{"factor", rule.factor}});
+}
+
+void record(auto& numbers, const alpha_scaling& rule, const schedule& original) {
+  auto stretched = original;
+  rule.apply(stretched);
+  add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
+}
+
+void record(auto& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
+  auto stretched = original;
+  rule.apply(stretched);
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"max_position", rule.max_position},
+                        {"length", rule.length},
+                        {"new_base", static_cast<double>(stretched.base)}});
+}
+
+void record(auto& numbers, const mixed_ntk_scaling& rule, const schedule&) {
+  add_numbers(numbers, {{"factor", rule.factor}});
+  if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
+}
+
+void record(auto& numbers, const yarn_scaling& rule, const schedule& original) {
+  const auto [low, high] = rule.bounds(original);
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"original_max_position", rule.original_max_position},
+                        {"beta_fast", rule.beta_fast},
+                        {"beta_slow", rule.beta_slow},
+                        {"low", static_cast<double>(low)},
+                        {"high", static_cast<double>(high)}});
+}
+
+void record(auto& numbers, const longrope_scaling& rule, const schedule&) {
+  add_numbers(numbers, {{"original_max_position", rule.original_max_position},
+                        {"max_position", rule.max_position},
+                        {"length", rule.length},
+                        {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
+}
+
+void record(auto& numbers, const llama3_scaling& rule, const schedule&) {
+  add_numbers(numbers, {{"factor", rule.factor},
+                        {"low_freq_factor", rule.low_freq_factor},
+                        {"high_freq_factor", rule.high_freq_factor},
+                        {"original_max_position", rule.original_max_position},
+                        {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
+                        {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
+}
+
+void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
+  add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
+}
+
+void record(auto&, const pair_factor_scaling&, const schedule&) {}
+
+/// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
+template <class... Rules>
+derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
+  derived result{
+      .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
+  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = widened(base), .inv_freq = {}};
+  original.restart(widened(base));
+  (record(result.numbers, rules, original), ...);
+  return result;
+}
 
 /// The parts of a model_rope, which may not fit together before the last of them is there.
 struct model_draft : model_facts {
@@ -56,6 +200,18 @@ struct model_draft : model_facts {
       layers.emplace_back(window == 0                   ? "full_attention"
                           : window == window_of_sliding ? "sliding_attention"
                                                         : "not_known");
+  }
+};
+
+/// That no layer of a model rotates, and how that is known.
+struct unrotated_model {
+  std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
+  std::string key = {}, reason = {};  // what says so, as a message of the reader continues its key
+
+  bool is_so() const { return !instead.empty(); }
+  /// The reason, and what to do.
+  std::string refusal() const {
+    return reason + "; to import it as a model without groups, pass model_without_rope::describe";
   }
 };
 

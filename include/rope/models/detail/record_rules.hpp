@@ -6,9 +6,8 @@
 #include <string_view>
 
 #include <rope/config.hpp>
-#include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
-#include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/record_fields.hpp>
 
 /// Which fields of a record mean something only beside others. A record that breaks a rule says something
 /// that no file can make visible, so no test could see whether it is right: the tables do not compile then.

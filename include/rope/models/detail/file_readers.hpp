@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
-#define ROPE_MODELS_DETAIL_JSON_READER_HPP
+#ifndef ROPE_MODELS_DETAIL_FILE_READERS_HPP
+#define ROPE_MODELS_DETAIL_FILE_READERS_HPP
 
+#include <cmath>  // std::floor
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -11,16 +12,57 @@
 
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/models/detail/number_rule.hpp>
+#include <rope/frequencies/frequencies.hpp>
 
-/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
-/// knows which keys nobody asked for.
+/// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+// The ranges of the numbers in model files, and the error for a number outside of its range.
+
+/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
+struct number_rule {
+  bool (*holds)(double);
+  const char* words;
+};
+
+namespace range {
+
+inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
+inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
+inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
+inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
+inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0) || x > 1; },
+                                               "must be 0 or greater than 1"};
+inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
+inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
+                                         "must be 0 or 1"};
+/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
+inline constexpr double most = 0x1p20;
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
+                                   "must be a positive whole number up to 1048576"};
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
+                                   "must be a whole number, not negative and up to 1048576"};
+/// Tokens that a window spans: some files write a large number where they mean none.
+inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
+                                    "must be a whole number, not negative and up to 2^53"};
+
+}  // namespace range
+
+/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
+/// the key.
+inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
+  if (!is_finite(value) || !rule.holds(value))
+    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
+  return value;
+}
+
+/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
+/// knows which keys nobody asked for.
 template <class J>
 class json_reader {
  public:
@@ -190,8 +232,82 @@ class json_reader {
   std::vector<std::string> asked_, hidden_;
 };
 
+/// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
+/// error names the key.
+template <class L>
+class gguf_reader {
+ public:
+  explicit gguf_reader(const L& lookup)
+      : lookup_(lookup),
+        architecture_(required(lookup.text("general.architecture"), "general.architecture")) {}
+
+  const std::string& architecture() const { return architecture_; }
+  std::string key(const std::string& name) const { return architecture_ + "." + name; }
+
+  std::optional<double> number(const std::string& name, const number_rule& rule) const {
+    const std::string full = key(name);
+    const std::optional<double> value = lookup_.number(full);
+    if (value) return checked(*value, rule, "import_gguf", full);
+    if (lookup_.text(full)) refuse(full, "must be a number");
+    return {};
+  }
+  double required_number(const std::string& name, const number_rule& rule) const {
+    return required(number(name, rule), key(name));
+  }
+
+  std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
+    return list(key(name), rule);
+  }
+  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
+  std::optional<std::vector<double>> tensor(const std::string& name) const {
+    return list(name, range::positive);
+  }
+
+  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
+  bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
+
+  std::string text(const std::string& name, const char* otherwise) const {
+    return lookup_.text(key(name)).value_or(otherwise);
+  }
+
+  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
+  Index heads(const std::string& name) const {
+    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
+    const auto per_layer = numbers(name, range::whole);
+    if (per_layer)
+      for (const double count : *per_layer)
+        if (count > 0) return static_cast<Index>(count);
+    return 0;
+  }
+
+  /// Refuses a value of the file.
+  ///
+  /// \param rule  that the value breaks, and the value
+  ///
+  /// Throws:  std::invalid_argument, whose message is the key and the rule
+  static void refuse(const std::string& key, const std::string& rule) {
+    ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
+  }
+  template <class T>
+  static T required(std::optional<T> value, const std::string& key) {
+    if (!value) refuse(key, "is missing");
+    return *std::move(value);
+  }
+
+ private:
+  std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
+    std::optional<std::vector<double>> values = lookup_.numbers(full);
+    if (values)
+      for (const double value : *values) checked(value, rule, "import_gguf", full);
+    return values;
+  }
+
+  const L& lookup_;
+  std::string architecture_;
+};
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_MODELS_DETAIL_JSON_READER_HPP
+#endif  // ROPE_MODELS_DETAIL_FILE_READERS_HPP

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
+
+#include <cctype>  // std::tolower
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rope/base/lists.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
+#include <rope/models/detail/hugging_face_records.hpp>
+#include <rope/models/detail/model_draft.hpp>
+#include <rope/models/detail/record_fields.hpp>
+
+/// Which dictionary of a config.json describes the language model, how its architecture is spelled, and
+/// whether it can be imported.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
+  return plain;
+}
+
+// Architectures without a record of which it is known why.
+
+/// Why an architecture has no record.
+enum class refusal {
+  in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
+  axes,        // its tokens lie on more than one axis, so that no layout makes it right
+  other_turn,  // what turns is not a head of queries and keys by one position, or no option says who sees it
+  parts,       // it has several parts, which say each for itself
+  no_turn      // nothing rotates
+};
+
+struct refused_architecture {
+  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view reason;        // what follows its name; for axes, what makes the frequencies
+  refusal kind = refusal::in_doubt;
+};
+
+/// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
+///
+/// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
+template <class Refused = refused_architecture>
+const Refused* refused_architecture_of(std::string_view architecture) {
+  using enum refusal;
+  constexpr std::string_view columns_first =
+      "rope_vit_axial_frequencies, with the base of the file, for interleaved channels";
+  static constexpr Refused refused[] = {
+      {.architecture = "blt",
+       .reason = "patcher_config, encoder_config, decoder_config and global_config",
+       .kind = parts},
+      {.architecture = "minimaxm3vl",
+       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+      {.architecture = "recurrentgemma",
+       .reason = "its released files turn half of a head, its class all of it"},
+      {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "edgetamvideo", .reason = columns_first, .kind = axes},
+      {.architecture = "efficientloftr",
+       .reason =
+           "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) by the "
+           "row, then by the column, from 1",
+       .kind = axes},
+      {.architecture = "eomtdinov3", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.architecture = "glm5nextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "kimik25vision",
+       .reason = "custom: each speed of frequencies(head_dim / 2) by the column, then by the row",
+       .kind = axes},
+      {.architecture = "lightglue", .reason = "along_directions, with learned directions", .kind = axes},
+      {.architecture = "llama4visionmodel", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.architecture = "minimaxm3vlvision",
+       .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
+       .kind = axes},
+      {.architecture = "mlcdvisionmodel",
+       .reason = "qwen_vl_vision_frequencies, but for learned angles of the class token",
+       .kind = axes},
+      {.architecture = "museglimmervision",
+       .reason = "llama4_vision_frequencies, for half_split channels",
+       .kind = axes},
+      {.architecture = "paddleocrvlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "pixtral", .reason = "pixtral_frequencies", .kind = axes},
+      {.architecture = "qwen25omnivisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen25vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen2vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen35moevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen38flashnextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "qwen4expvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "sam2video", .reason = columns_first, .kind = axes},
+      {.architecture = "sam3trackervideo", .reason = columns_first, .kind = axes},
+      {.architecture = "sam3vitmodel", .reason = columns_first, .kind = axes},
+      {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
+      {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
+      {.architecture = "clvpencoder", .reason = "turns values too", .kind = other_turn},
+      {.architecture = "deepseekocr2encoder",
+       .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
+                 "that no option of attention stands for",
+       .kind = other_turn},
+      {.architecture = "deepseekv41",
+       .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
+                 "attention stands for",
+       .kind = other_turn},
+      {.architecture = "musicflamingo",
+       .reason = "turns features of sound by their time in seconds",
+       .kind = other_turn},
+      {.architecture = "qwen25omnidit",
+       .reason = "turns the first head of every layer and no other",
+       .kind = other_turn},
+      {.architecture = "seamlessm4t",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "vjepa2",
+       .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
+       .kind = other_turn},
+      {.architecture = "wav2vec2bert",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "wav2vec2conformer",
+       .reason = "turns hidden states, if any, before they become queries and keys",
+       .kind = other_turn},
+      {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
+      {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "glm5next", .reason = "no positions", .kind = no_turn},
+      {.architecture = "inkling", .reason = "relative biases", .kind = no_turn},
+      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = no_turn},
+      {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
+      {.architecture = "kimik3", .reason = "no positions", .kind = no_turn},
+      {.architecture = "kimilinear", .reason = "no positions", .kind = no_turn},
+      {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
+      {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
+      {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},
+      {.architecture = "nemotronh", .reason = "no positions", .kind = no_turn},
+      {.architecture = "opt", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = no_turn},
+      {.architecture = "roberta", .reason = "learned positions", .kind = no_turn},
+      {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
+      {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
+  };
+  for (const Refused& one : refused)
+    if (one.architecture == architecture) return &one;
+  return nullptr;
+}
+
+// A config.json of several parts: which dictionary describes the language model, and which keys of the
+// others speak of positions.
+
+/// Whether import_hugging_face knows an architecture, or why it refuses it.
+inline bool is_known_architecture(const std::string& name) {
+  const std::string plain = plain_architecture(name);
+  return hugging_face_record_of(plain) || refused_architecture_of(plain);
+}
+
+/// `model_type`, else the first of `architectures`, as written; empty if the dictionary has neither.
+template <class J>
+std::string name_of_part(json_reader<J>& part) {
+  if (const auto model_type = part.text("model_type")) return *model_type;
+  const auto names = part.texts("architectures");
+  return names && !names->empty() ? names->front() : std::string();
+}
+
+/// The class that the text_config of some models of several parts has without a model_type; else empty.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
+inline std::string default_text_architecture(const std::string& outer) {
+  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
+  return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
+}
+
+/// The dictionaries from the whole file to its language model, each in the one before it.
+template <class J>
+class parts_of_config {
+ public:
+  explicit parts_of_config(const J& config) : whole_(&config) {
+    chain_.emplace_back(&config, "");
+    descend(config);
+    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
+  }
+
+  json_reader<J> text() const { return chain_.back(); }
+  /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
+  std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
+  const std::vector<std::string>& keys() const { return keys_; }
+
+  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
+  bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
+
+  /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
+  std::string hint() const {
+    std::string known, others;
+    for (const auto& item : whole_->items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object() || contains(keys_, key)) continue;
+      const J* name = json_reader<J>(&item.value(), "").find("model_type");
+      if (!name || !name->is_string()) continue;
+      const auto architecture = name->template get<std::string>();
+      if (is_known_architecture(architecture))
+        known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
+      others += (others.empty() ? "" : ", ") + key;
+    }
+    if (!known.empty() || others.empty()) return known;
+    return "; to read one of its parts, pass that dictionary: " + others;
+  }
+
+ private:
+  /// Keys under which a model describes its language model. The first is descended into whatever it has.
+  static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
+                                              "language_config", "language_model", "decoder"};
+
+  static constexpr std::size_t deepest = 16;  // dictionaries in one another
+
+  static const J* part_of(const J& config, const char* key) {
+    const std::string name = key;
+    if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
+    return &config.at(name);
+  }
+
+  /// Whether a dictionary has sizes of its own, so that it describes a model and not only its parts.
+  static bool has_sizes(json_reader<J>& part) {
+    for (const char* key :
+         {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
+      if (part.has(key)) return true;
+    return false;
+  }
+
+  void push(const char* key, const J& part) {
+    keys_.push_back(key);
+    chain_.emplace_back(&part, chain_.back().path() + key + ".");
+  }
+
+  /// Descends from the last dictionary of the chain to one of a known architecture.
+  ///
+  /// \return  whether there is one; without it the chain is as before, but for text_config
+  bool descend(const J& config) {
+    if (chain_.size() > deepest) return false;
+    json_reader<J> own(&config, chain_.back().path());
+    own.object("text_config");  // throws if it is no dictionary
+    if (const J* text = part_of(config, "text_config")) {
+      push("text_config", *text);
+      return descend(*text) || is_known_architecture(name_of_part(own));
+    }
+    const bool known = is_known_architecture(name_of_part(own));
+    if (known && has_sizes(own)) return true;
+    for (const char* key : text_keys) {
+      const J* part = part_of(config, key);
+      if (!part) continue;
+      const auto length = chain_.size();
+      push(key, *part);
+      if (descend(*part)) return true;
+      chain_.erase(chain_.begin() + static_cast<std::ptrdiff_t>(length), chain_.end());
+      keys_.resize(length - 1);
+    }
+    return known;
+  }
+
+  const J* whole_;
+  std::vector<json_reader<J>> chain_ = {};
+  std::vector<std::string> keys_ = {};
+};
+
+/// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
+/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
+///
+/// \param speaks  which keys do
+template <class J, class Speaks>
+void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
+                    std::vector<std::string>& keys, int deepest = 32) {
+  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
+  if (value.is_array()) {
+    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
+    return;
+  }
+  for (const auto& item : value.items()) {
+    const std::string key = item.key();
+    if (item.value().is_null()) continue;
+    if (speaks(key))
+      keys.push_back(path + key);
+    else
+      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
+  }
+}
+
+// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
+// a certain value.
+
+/// Whether the key of record.turns_if says that layers turn.
+template <class J>
+bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
+  const J* value = text.find(std::string(record.turns_if).c_str());
+  if (!value) return false;
+  if (value->is_boolean()) return value->template get<bool>();
+  if (value->is_string()) return value->template get<std::string>() == record.turns_word;
+  return value->is_object() && json_reader<J>(value, "").has("rope_theta");
+}
+
+/// Throws where a file says of an architecture in which nothing rotates that something does.
+///
+/// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
+template <class J>
+void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
+                                const std::string& architecture) {
+  if (!text.boolean("mla_use_nope").value_or(true))
+    text.refuse("mla_use_nope",
+                "is false, but nothing rotates in the code of " + architecture +
+                    " that is known; remove the key to describe the model as that code has it");
+  const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
+  if (rotated.value_or(0) > 0)
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
+                                        " that is known, got " + std::to_string(*rotated));
+}
+
+template <class J>
+unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
+  const std::string name = plain_architecture(architecture);
+  if (const refused_architecture* refused = refused_architecture_of(name);
+      refused && refused->kind == refusal::no_turn) {
+    check_that_nothing_rotates(text, name, architecture);
+    return {
+        std::string(refused->reason), "model_type",
+        "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
+  }
+  const hugging_face_record* known = hugging_face_record_of(name);
+  const hugging_face_record record = known ? *known : hugging_face_record{};
+  if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
+    return {std::string(record.instead), std::string(record.turns_if),
+            "does not say that layers turn, and without it no layer of " + architecture +
+                " does: it must be true, \"" + std::string(record.turns_word) +
+                "\" or a dictionary with rope_theta"};
+  if (record.needs_window && text.is_null("sliding_window"))
+    return {"no positions", "sliding_window",
+            "is null: then no layer of " + architecture + " slides, and the others do not turn"};
+  if (!known && text.boolean("mla_use_nope").value_or(false))
+    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
+  if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
+    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
+  if (text.boolean("alibi").value_or(false))
+    return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
+  if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
+    return {"ALiBi biases", "num_hidden_layers",
+            "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
+                " of so many layers has ALiBi biases in place of rotary embeddings"};
+  return {};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
