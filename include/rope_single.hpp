@@ -13834,7 +13834,7 @@ class cache_rows {
       ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
   }
   void truncate(row_range rows, std::int64_t first_lost) {
-    const auto size = static_cast<Index>(first_lost);
+    const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
@@ -15588,7 +15588,7 @@ class axes_rows {
   /// Rows keep their first `size` tokens.
   template <class Rows>
   void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, static_cast<Index>(size));
+    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, to_index(size));
   }
   /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
   template <class Rows>
@@ -16261,7 +16261,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   }
   /// Coordinates of one token, [axes].  Requires: there are such a row and token
   const double* coordinates_of(Index b, std::int64_t token) const {
-    return tokens_.coordinates().token(b, static_cast<Index>(token));
+    return tokens_.coordinates().token(b, detail::to_index(token));
   }
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }

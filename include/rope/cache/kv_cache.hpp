@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/cache_memory.hpp>  // value_place
 #include <rope/cache/detail/call_checks.hpp>
@@ -70,7 +71,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   }
   /// Coordinates of one token, [axes].  Requires: there are such a row and token
   const double* coordinates_of(Index b, std::int64_t token) const {
-    return tokens_.coordinates().token(b, static_cast<Index>(token));
+    return tokens_.coordinates().token(b, detail::to_index(token));
   }
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }

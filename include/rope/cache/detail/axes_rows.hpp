@@ -133,7 +133,7 @@ class axes_rows {
   /// Rows keep their first `size` tokens.
   template <class Rows>
   void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, static_cast<Index>(size));
+    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, to_index(size));
   }
   /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
   template <class Rows>

@@ -12,6 +12,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
@@ -215,7 +216,7 @@ class cache_rows {
       ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
   }
   void truncate(row_range rows, std::int64_t first_lost) {
-    const auto size = static_cast<Index>(first_lost);
+    const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
