@@ -4046,6 +4046,19 @@ struct uint128 {
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
   }
   friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+  friend constexpr uint128 operator-(uint128 a, uint128 b) {
+    return {a.hi - b.hi - (a.lo < b.lo ? 1u : 0u), a.lo - b.lo};
+  }
+  /// Requires: places in [0, 127]
+  friend constexpr uint128 operator<<(uint128 a, int places) {
+    if (places >= 64) return {a.lo << (places - 64), 0};
+    return {(a.hi << places) | (a.lo >> 1 >> (63 - places)), a.lo << places};
+  }
+  /// Requires: places in [0, 127]
+  friend constexpr uint128 operator>>(uint128 a, int places) {
+    if (places >= 64) return {0, a.hi >> (places - 64)};
+    return {a.hi >> places, (a.lo >> places) | (a.hi << 1 << (63 - places))};
+  }
 };
 /// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
 struct uint192 {
@@ -4064,6 +4077,14 @@ struct uint192 {
     return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
   }
 };
+/// -a where all bits of `sign` are set, and a where none is: without a branch.
+constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
+  return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
+}
+/// The zeros before the first bit that is set.
+constexpr int leading_zeros(uint128 a) {
+  return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
+}
 /// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
 constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t low = 0xffffffffu;
@@ -4088,6 +4109,15 @@ constexpr uint192 multiply(uint192 a, std::uint64_t b) {
   const uint128 upper = middle + uint128{a.hi * b, low.hi};
   return {upper.hi, upper.lo, low.lo};
 }
+/// a / divisor, rounded down.
+constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
+  constexpr std::uint64_t low = 0xffffffffu;
+  const std::uint64_t first = a.hi % divisor << 32 | a.lo >> 32;
+  const std::uint64_t second = first % divisor << 32 | (a.lo & low);
+  return {a.hi / divisor, (first / divisor) << 32 | second / divisor};
+}
+/// The upper half of a product.
+constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
 /// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
 /// carry into bits that no caller keeps).
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
@@ -4101,6 +4131,136 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
+
+#ifndef ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
+#define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
+/// Sine and cosine in integers: no compiler flag, no fused operation and no C library changes a bit of them.
+/// Words of 64 bits give the entries of double tables. Words of 128 bits decide how an entry of a float table
+/// is rounded that lies close to the middle between two floats.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// 2^exponent, a normal number.
+constexpr double scale_of_bits(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+/// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
+/// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
+template <class Word>
+inline constexpr std::array sine_series = [] {
+  std::array<uint128, 15> series = {};
+  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << 1;
+  for (std::uint32_t k = 2; k <= series.size(); ++k)
+    series[k - 1] = divide(series[k - 2], k * (2 * k + 1)) << 1;
+  return series;
+}();
+template <>
+inline constexpr std::array sine_series<std::uint64_t> = {
+    std::uint64_t{0xaaaaaaaaaaaaaa97u}, std::uint64_t{0x22222222222215a6u},
+    std::uint64_t{0x0340340340314d94u}, std::uint64_t{0x002e3bc74a661170u},
+    std::uint64_t{0x0001ae64528d7e53u}, std::uint64_t{0x00000b0904623e14u},
+    std::uint64_t{0x000000355448e1d4u}};
+/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor are
+/// 4^k / (2 (2 k)!) from k = 2 on.
+template <class Word>
+inline constexpr std::array cosine_series = [] {
+  std::array<uint128, 15> series = {};
+  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3);
+  for (std::uint32_t k = 3; k <= series.size() + 1; ++k)
+    series[k - 2] = divide(series[k - 3], k * (2 * k - 1)) << 1;
+  return series;
+}();
+template <>
+inline constexpr std::array cosine_series<std::uint64_t> = {
+    std::uint64_t{0x555555555555554du}, std::uint64_t{0x0b60b60b60b607b6u},
+    std::uint64_t{0x00d00d00d00c6654u}, std::uint64_t{0x00093f27dbaf5c67u},
+    std::uint64_t{0x000047bb632432e7u}, std::uint64_t{0x0000019393241f1du},
+    std::uint64_t{0x00000006aaf46294u}};
+/// The upper bits of a number of 192.
+template <class Word>
+constexpr Word upper_bits(uint192 a) {
+  if constexpr (std::is_same_v<Word, uint128>)
+    return {a.hi, a.mid};
+  else
+    return a.hi;
+}
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms at a time: products wait for
+/// fewer others than in a sum term by term.
+template <class Word, std::size_t terms>
+EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
+                                                   const std::array<Word, terms>& series) {
+  static_assert(terms % 2 == 1);
+  Word sum = series[terms - 1];
+  for (std::size_t k = terms - 1; k > 0; k -= 2)
+    sum = series[k - 2] - multiply_upper(z, series[k - 1]) + multiply_upper(square, sum);
+  return multiply_upper(z, sum);
+}
+/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits`.
+template <class Word>
+struct fixed_pair {
+  Word sine;
+  int exponent;
+  Word half_versine;
+};
+/// Sine and cosine of x = 2 pi 2^-192 turn.
+///
+/// With h = x / 2, both are a few products of h^2, which is at most 0.1543:
+///
+///     sin x = x (1 - h^2 (2/3 - h^2 (2/15 - ...)))
+///     cos x = 1 - 2 (h^2 - h^2 (h^2 (1/3 - h^2 (2/45 - ...))))
+///
+/// Requires:  0 < turn <= 2^189, an eighth of a turn
+/// Accuracy:  sin: relative 2^-60 (64 bits), 2^-122 (128 bits); cos: 2^-61 and 2^-123
+template <class Word>
+EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
+  constexpr int bits = 8 * static_cast<int>(sizeof(Word));
+  constexpr Word quarter_pi = upper_bits<Word>({0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u, 0});
+  int zeros = 0;
+  for (; turn.hi == 0; zeros += 64) turn = {turn.mid, turn.lo, 0};
+  if (const int shift = std::countl_zero(turn.hi); shift != 0) {
+    turn = {turn.hi << shift | turn.mid >> (64 - shift), turn.mid << shift | turn.lo >> (64 - shift),
+            turn.lo << shift};
+    zeros += shift;
+  }
+  const Word half = multiply_upper(upper_bits<Word>(turn), quarter_pi);  // h = half 2^(2 - zeros - bits)
+  const int places = 2 * (zeros - 2);
+  const Word z = places < bits ? multiply_upper(half, half) >> places : Word{};
+  const Word square = multiply_upper(z, z);
+  return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
+          z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
+}
+/// The float nearest to m mantissa 2^exponent, a subnormal one too, where the product is not the exact middle
+/// between two floats.
+///
+/// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
+constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
+  const auto bits = std::bit_cast<std::uint64_t>(m);
+  const std::uint64_t factor = (bits & 0x000fffffffffffffu) << 11 | std::uint64_t{1} << 63;  // m, normalized
+  const int zeros = leading_zeros(mantissa);
+  mantissa = mantissa << zeros;
+  const uint128 product = multiply(mantissa.hi, factor) + uint128{0, multiply_upper(mantissa.lo, factor)};
+  const int lowest = exponent - zeros + static_cast<int>(bits >> 52) - 1086 + 64;  // exponent of its last bit
+  // A float has 24 bits from its first one on, and none below 2^-149.
+  const int last = lowest + 127 - leading_zeros(product) - 23, unit = last < -149 ? -149 : last;
+  const int dropped = unit - lowest;
+  if (dropped > 128) return 0;
+  const std::uint64_t twice = (product >> (dropped - 1)).lo;
+  return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
+}
+/// Whether every number that differs from x by at most `places` units of the last place of double is rounded
+/// to the same float. Read from the bits, which -ffast-math cannot reason about.
+///
+/// Requires:  places is a power of two
+constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
+  const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
+  const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
+  return !near_middle && !subnormal;
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
 /// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
@@ -4121,8 +4281,8 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 ///
 /// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
 /// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-128 rad the angle is multiplied instead of counted
-/// (detail/small_angles.hpp).
+/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// (detail/table_rows.hpp).
 namespace rope {
 inline namespace ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
@@ -4136,12 +4296,11 @@ struct phase {
   /// The opposite angle, exact.
   friend constexpr phase operator-(phase a) { return {-a.turn}; }
   /// The phase after `position` equal steps; exact modulo one turn.
-  friend constexpr phase operator*(phase step, std::int64_t position) {
-    const bool negative = position < 0;
-    const std::uint64_t count =
-        negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-    const detail::uint192 turned = detail::multiply(step.turn, count);
-    return {negative ? -turned : turned};
+  friend EIGEN_ALWAYS_INLINE constexpr phase operator*(phase step, std::int64_t position) {
+    const std::uint64_t sign = position < 0 ? ~std::uint64_t{0} : 0;
+    const detail::uint192 turned =
+        detail::multiply(step.turn, (static_cast<std::uint64_t>(position) ^ sign) - sign);
+    return {detail::negate_if(sign, turned)};
   }
 };
 namespace detail {
@@ -4155,6 +4314,10 @@ inline binary binary_of(double x) {
   const std::uint64_t fraction = bits & 0x000fffffffffffffu;
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+/// |x| of an integer.
+inline binary binary_of(std::int64_t x) {
+  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
 }
 /// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
 /// small.
@@ -4222,7 +4385,7 @@ inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
-inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
+EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t position) {
   if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
@@ -4241,204 +4404,75 @@ struct cos_sin {
   double sin;  // of the angle
 };
 namespace detail {
-/// sum_k (-1)^k z^k / (2 k + offset)!  for k = first .. last: the tails of the Taylor series of sin (offset
-/// 1) and cos (offset 0) in z = x^2. For |x| <= pi / 4 a term is at most 0.05 of the one before.
-template <int offset, int first, int last>
-constexpr double taylor(double z) {
-  constexpr double factorial = [] {
-    double product = 1;
-    for (int n = 2; n <= 2 * first + offset; ++n) product *= n;
-    return product;
-  }();
-  constexpr double coefficient = (first % 2 == 0 ? 1 : -1) / factorial;
-  if constexpr (first == last)
-    return coefficient;
-  else
-    return coefficient + z * taylor<offset, first + 1, last>(z);
-}
-/// The value itself, through memory: -ffast-math cannot regroup a sum across it, which would round large
-/// terms first.
-inline double grouped(double value) {
-  volatile double stored = value;
-  return stored;
-}
-/// An angle in [0, pi / 4] as head + tail [rad]. The head has at most 26 bits, so that its square is exact in
-/// double without any error compensation, which -ffast-math would remove; the tail has the 53 bits after
-/// them.
-struct small_angle {
-  double head;
-  double tail;
+/// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
+struct quadrant_distance {
+  std::uint64_t quadrant;  // modulo 4
+  std::uint64_t sign;      // of the distance: all bits where it is negative, else 0
+  uint192 magnitude;
 };
-/// 2^exponent, a normal number.
-constexpr double scale_of_bits(int exponent) {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
-}
-/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-64
-/// turn, from its upper 128 bits.
-EIGEN_ALWAYS_INLINE double angle_for_float(uint128 turn) {
-  constexpr double radians = 2 * std::numbers::pi * 0x1p-64;
-  return (static_cast<double>(static_cast<std::int64_t>(turn.hi)) +
-          static_cast<double>(static_cast<std::int64_t>(turn.lo >> 1)) * 0x1p-63) *
-         radians;
-}
-/// Enough for a double result: turn * 2 pi in integers, cut into head and tail.
-inline small_angle angle_for_double(uint192 turn) {
-  constexpr uint128 two_pi = {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u};  // 2 pi * 2^125
-  int shift = 0;
-  for (; turn.hi == 0; shift += 64) {
-    if (turn.mid == 0 && turn.lo == 0) return {0, 0};
-    turn = {turn.mid, turn.lo, 0};
-  }
-  const int zeros = std::countl_zero(turn.hi);
-  if (zeros > 0)
-    turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
-            0};
-  const uint128 angle = multiply_upper({turn.hi, turn.mid}, two_pi);  // in 2^-(125 + shift + zeros) rad
-  const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
-  const int unit = -125 - shift - zeros;
-  return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),
-          static_cast<double>(static_cast<std::int64_t>(below >> 1)) * scale_of_bits(unit + 39)};
-}
-/// The number of the nearest quarter turn, modulo 2^64.
-constexpr std::uint64_t nearest_quadrant(std::uint64_t turn_hi) {
+EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
-  return (turn_hi + eighth) >> 62;
+  const std::uint64_t quadrant = (p.turn.hi + eighth) >> 62, hi = p.turn.hi - (quadrant << 62);
+  const std::uint64_t sign = 0 - (hi >> 63);
+  return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
-/// cos and sin of an angle from those of its distance to the nearest quarter turn.
-EIGEN_ALWAYS_INLINE cos_sin in_quadrant(std::uint64_t quadrant, bool negative, cos_sin distance) {
-  const double c = distance.cos, s = negative ? -distance.sin : distance.sin;
-  const bool swapped = (quadrant & 1) != 0;
-  const double cos = swapped ? s : c, sin = swapped ? c : s;
-  return {((quadrant + 1) & 2) != 0 ? -cos : cos, (quadrant & 2) != 0 ? -sin : sin};
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, as the
+/// quadrants of a row are in no order.
+EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
+  constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
+  const auto c = std::bit_cast<std::uint64_t>(distance.cos),
+             s = std::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
+  const std::uint64_t exchanged = (c ^ s) & (0 - (angle.quadrant & 1));
+  return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
+          std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// cos and sin of an angle x [rad] in [0, pi / 4], to 2^-21 ulp of float. Inline, as what is done before and
-/// after: where GCC called it for every pair, rows took 4.7 times as long (Zen 5, AVX-512).
-EIGEN_ALWAYS_INLINE cos_sin float_cos_sin(double x) {
-  const double z = x * x;
-  return {1 + z * taylor<0, 1, 7>(z), x + x * z * taylor<1, 1, 6>(z)};
+/// cos and sin of at most an eighth of a turn, from words of 64 bits.
+EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
+  if (turn == uint192{}) return {1, 0};
+  const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
+  const auto rounded = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
+  return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
+          rounded(sine) * scale_of_bits(exponent + 1)};
 }
-/// cos and sin of an angle in [0, pi / 4], to be rounded to double by the last addition.
-inline cos_sin double_cos_sin(small_angle x) {
-  // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
-  // t^3.
-  const auto [h, t] = x;
-  const double z = h * h, cos_rest = z * z * taylor<0, 2, 9>(z), sin_rest = h * z * taylor<1, 1, 8>(z);
-  const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
-  return {1 - grouped(0.5 * z - grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h))),
-          h + grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h))};
+/// m cos and m sin of an angle in (0, pi / 4], the nearest floats, from words of 128 bits.
+constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
+  const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
+  // One unit less than computed: cos x is less than 1, however small x is.
+  constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
+  return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
+}
+/// m cos and m sin of at most an eighth of a turn, to be rounded to S by storing them. A double has a
+/// relative error of 2^-52; where that does not tell which of two floats is nearer, 128 bits do.
+template <class S>
+EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
+  const cos_sin value = double_cos_sin(turn);
+  const double cos = m * value.cos, sin = m * value.sin;
+  if (std::is_same_v<S, double> || turn == uint192{} ||
+      (rounds_to_one_float(cos, 4) && rounds_to_one_float(sin, 4)))
+    return {cos, sin};
+  return nearest_float_cos_sin(turn, m);
 }
 }  // namespace detail
-/// cos and sin of a phase, to be rounded to S by storing them.
+/// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the
-/// Taylor series of sin x and cos x need no more than ten terms.
+/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there sin x and
+/// cos x are sums of integers (detail/fixed_sine_cosine.hpp).
 ///
-/// Accuracy:  S = float: 2^-21 ulp of float before the final rounding; S = double: 1.05 ulp with that
-///            rounding, also under -ffast-math (tests/oracle/table.test.cpp)
+/// Accuracy:  S = float: correctly rounded, for values that are not within 2^-96 ulp of the middle between
+///            two floats; S = double: 0.51 ulp. The same bits everywhere (tests/oracle/table.test.cpp)
 template <class S>
-inline cos_sin cos_sin_of(phase p) {
-  const std::uint64_t quadrant = detail::nearest_quadrant(p.turn.hi);
-  const detail::uint192 rest = {p.turn.hi - (quadrant << 62), p.turn.mid, p.turn.lo};
-  const bool negative = static_cast<std::int64_t>(rest.hi) < 0;
-  const detail::uint192 magnitude = negative ? -rest : rest;
-  cos_sin value;
-  if (!std::is_same_v<S, float>) {
-    value = detail::double_cos_sin(detail::angle_for_double(magnitude));
-  } else if (magnitude.hi != 0) {
-    value = detail::float_cos_sin(detail::angle_for_float({magnitude.hi, magnitude.mid}));
-  } else {
-    const auto [head, tail] = detail::angle_for_double(magnitude);
-    value = detail::float_cos_sin(head + tail);
-  }
-  return detail::in_quadrant(quadrant, negative, value);
+EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
+  const detail::quadrant_distance angle = detail::nearest_quadrant(p);
+  const auto [cos, sin] = detail::in_quadrant(angle, detail::scaled_cos_sin<S>(angle.magnitude, 1));
+  return {static_cast<double>(static_cast<S>(cos)), static_cast<double>(static_cast<S>(sin))};
 }
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_TABLES_PHASE_HPP
-/// The phases of all pairs of a row of a table: of consecutive positions, and of rows of coordinates.
+/// The angles of all pairs of a row of a table: at a position or at a row of coordinates.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// One phase per pair. The upper 128 bits, which are all that most float entries need, lie side by side, so
-/// that compilers evaluate several pairs at once.
-class phase_row {
- public:
-  explicit phase_row(std::size_t pairs)
-      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
-  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
-  const uint128* upper() const { return upper_.data(); }
-  phase operator[](std::size_t i) const {
-    const uint128 upper = upper_.data()[i];
-    return {{upper.hi, upper.lo, lower_.data()[i]}};
-  }
-  void set(std::size_t i, phase p) {
-    upper_.data()[i] = {p.turn.hi, p.turn.mid};
-    lower_.data()[i] = p.turn.lo;
-  }
-  void clear() {
-    for (uint128& upper : upper_) upper = {};
-    for (std::uint64_t& lower : lower_) lower = 0;
-  }
-  void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
-  /// Adds a phase to every pair's.  Requires: as many pairs
-  void add(const phase_row& step) {
-    const std::size_t pairs = size();
-    uint128* upper = upper_.data();
-    std::uint64_t* lower = lower_.data();
-    const uint128* step_upper = step.upper_.data();
-    const std::uint64_t* step_lower = step.lower_.data();
-    for (std::size_t i = 0; i < pairs; ++i) {
-      const std::uint64_t low = lower[i] + step_lower[i], carry = low < step_lower[i] ? 1u : 0u;
-      const std::uint64_t mid = upper[i].lo + step_upper[i].lo, sum = mid + carry;
-      upper[i].hi += step_upper[i].hi + (mid < step_upper[i].lo ? 1u : 0u) + (sum < carry ? 1u : 0u);
-      upper[i].lo = sum;
-      lower[i] = low;
-    }
-  }
- private:
-  number_array<uint128> upper_;
-  number_array<std::uint64_t> lower_;
-};
-/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
-/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
-class range_phases {
- public:
-  /// \param of  on one axis; outlives this object
-  range_phases(const frequencies& of, std::int64_t first)
-      : position_(first),
-        frequencies_(of),
-        step_(static_cast<std::size_t>(of.pairs())),
-        now_(static_cast<std::size_t>(of.pairs())),
-        slow_(of.pairs()) {
-    for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = of.inv_freq(static_cast<Index>(i), 0);
-      step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
-    }
-  }
-  /// The phases of the next position, valid until the next call.
-  const phase_row& next() {
-    const std::int64_t position = position_++;
-    const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
-    };
-    if (in_steps_ && !beyond_steps(position)) {
-      now_.add(step_);
-      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
-    } else {
-      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
-      in_steps_ = !beyond_steps(position);
-    }
-    return now_;
-  }
- private:
-  std::int64_t position_;
-  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
-  const frequencies& frequencies_;
-  phase_row step_, now_;
-  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
-  Index slow_count_ = 0;
-};
 /// A coordinate that is no integer, as significand * 2^-places.
 struct fractional {
   std::uint64_t significand;
@@ -4482,63 +4516,107 @@ class turning_rate {
       {};  // words from 2^-256, 2^-192, 2^-128, 2^-64 turn and whole turns on, then zeros
   bool negative_;
 };
-/// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
-class coordinate_phases {
+/// How one pair turns along one axis.
+struct pair_turning {
+  double inv_freq;
+  phase step;         // of one unit
+  turning_rate rate;  // for coordinates that are not integers
+  explicit pair_turning(double speed) : inv_freq(speed), step(phase_of(speed)), rate(speed) {}
+  EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
+  /// Requires: |coordinate| <= 2^53
+  EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
+    const auto whole = static_cast<std::int64_t>(coordinate);
+    if (equal(coordinate, static_cast<double>(whole))) return at(whole);
+    return rate.at(coordinate < 0, fractional(coordinate));
+  }
+};
+/// sum_a inv_freq(i, a) * coordinate_a of every pair i: exact for one pair, to 64 bits for many. A row of
+/// coordinates is a function of the axis that returns an integer position or a double.
+class row_angles {
  public:
-  explicit coordinate_phases(const frequencies& of)
-      : pairs_(static_cast<std::size_t>(of.pairs())),
-        axes_(of.axes(), 1, axis{}),
-        turning_(of.pairs(), of.axes()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = of.inv_freq(i, a);
-        if (equal(speed, 0)) continue;
-        axis& along = axes_(a);
-        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
-                                      turning_rate(speed)};
-        along.slow = along.slow || slower_than_steps(speed);
+  /// As many pairs are brought to 64 bits at a time.
+  static constexpr Index block = 16;
+  explicit row_angles(const frequencies& of)
+      : turning_(of.pairs(), of.axes()),
+        words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
+    for (Index a = 0; a < axes(); ++a)
+      for (Index i = 0; i < pairs(); ++i) {
+        const double inv_freq = of.inv_freq(i, a);
+        slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
+        turning_(i, a) = pair_turning(inv_freq);
+        const binary_turns turns(inv_freq, 1.0);
+        for (int k = 0; k < 3; ++k) {
+          const std::uint64_t word = turns.word_from(-64 * k);
+          words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
+          words_(i, columns * a + 2 * k + 2) = static_cast<std::uint32_t>(word);
+        }
+        words_(i, columns * a + 7) = inv_freq < 0 ? 1 : 0;
       }
   }
-  /// The phases at one row of coordinates [axes], valid until the next call.
+  Index pairs() const { return turning_.rows(); }
+  Index axes() const { return turning_.cols(); }
+  /// The smallest |inv_freq|.
+  double slowest() const { return slowest_; }
+  const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
+  /// The upper 64 bits of the phases of pairs [first, first + block), or of those that there are: off by at
+  /// most four units per axis.
   template <class Row>
-  const phase_row& at(const Row& coordinates) {
-    pairs_.clear();
-    for (Index a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(a);
-      const axis along = axes_(a);
-      if (!equal(coordinate, std::trunc(coordinate))) {
-        const fractional magnitude(coordinate);
-        const bool negative = coordinate < 0;
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
+  EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
+    for (Index k = 0; k < block; ++k) turns[k] = 0;
+    for (Index a = 0; a < axes(); ++a) {
+      const auto coordinate = coordinates(a);
+      auto [significand, exponent] = binary_of(coordinate);
+      if (significand == 0) continue;
+      const int zeros = std::countr_zero(significand);
+      if (exponent < 0) {
+        significand >>= zeros;
+        exponent += zeros;
+      }
+      if (exponent < 0 && exponent <= -96) {
+        for (Index k = 0; k < block && first + k < pairs(); ++k)
+          turns[k] += turning_(first + k, a).at(coordinate).turn.hi;
         continue;
       }
-      const auto position = static_cast<std::int64_t>(coordinate);
-      if (position == 0) continue;
-      if (beyond_steps(position) || along.slow) {
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
-      } else {
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
-      }
+      const std::uint32_t* words = &words_(first, columns * a);
+      const std::uint64_t sign = coordinate < 0 ? 1 : 0;
+      add_turns(static_cast<std::uint32_t>(significand), -exponent, sign, words, turns);
+      add_turns(static_cast<std::uint32_t>(significand >> 32), -exponent - 32, sign, words, turns);
     }
-    return pairs_;
   }
  private:
-  struct axis {
-    Index count = 0;    // of the pairs that turn along it
-    bool slow = false;  // whether one is slower than steps
-  };
-  struct turning_pair {
-    std::size_t pair;
-    double inv_freq;
-    phase step;
-    turning_rate rate;
-  };
-  phase_row pairs_;
-  number_array<axis> axes_;
-  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
+  /// Adds count 2^-places times the frequencies, from 96 of their bits. Compilers multiply several words
+  /// of 32 bits at once.
+  ///
+  /// Requires: places in [-32, 96)
+  EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
+                                     const std::uint32_t* words, std::uint64_t* turns) const {
+    if (count == 0) return;
+    const Index stride = words_.rows();
+    const int shift = places & 31;
+    const std::uint32_t* first = words + (3 - (places - shift) / 32) * stride;
+    const std::uint32_t *before = first - stride, *second = first + stride, *third = second + stride,
+                        *negative = words + 7 * stride;
+    const auto add = [=](Index k, std::uint64_t top, std::uint64_t middle, std::uint64_t low) {
+      const std::uint64_t turned = (top * count << 32) + middle * count + (low * count >> 32),
+                          flipped = 0 - (negative[k] ^ sign);
+      turns[k] += (turned ^ flipped) - flipped;
+    };
+    if (shift == 0) {
+      for (Index k = 0; k < block; ++k) add(k, first[k], second[k], third[k]);
+      return;
+    }
+    for (Index k = 0; k < block; ++k) {
+      const auto shifted = [shift](std::uint64_t upper, std::uint64_t lower) {
+        return (upper << 32 | lower) >> shift & 0xffffffffu;
+      };
+      add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
+    }
+  }
+  static constexpr Index columns = 8;
+  number_array<pair_turning> turning_;  // [pairs, axes]
+  double slowest_ = (std::numeric_limits<double>::max)();
+  number_array<std::uint32_t>
+      words_;  // [pairs up to whole blocks, 3 axes]: bits of the steps, from the first
 };
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -4690,113 +4768,168 @@ struct table_view {
 };
 /// Writes m cos and m sin of a phase, rounded to S.
 template <class S>
-void write_turned(phase p, double m, S& cos, S& sin) {
-  const cos_sin value = cos_sin_of<S>(p);
-  cos = static_cast<S>(m * value.cos);
-  sin = static_cast<S>(m * value.sin);
+EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
+  const quadrant_distance angle = nearest_quadrant(p);
+  const cos_sin value = in_quadrant(angle, scaled_cos_sin<S>(angle.magnitude, m));
+  cos = static_cast<S>(value.cos);
+  sin = static_cast<S>(value.sin);
 }
-/// Writes m cos and m sin of every phase of a row, rounded to S.
-template <class S>
-void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
-  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
-}
-/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
-/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
-inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
-  const std::size_t pairs = phases.size();
-  const uint128* upper = phases.upper();
-  std::uint64_t close = 0;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
-                        sign = 0 - (hi >> 63);
-    // The upper bits of -x are those of ~x, unless all bits below are 0.
-    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
-    close |= magnitude.hi == 0 ? 1u : 0u;
-    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
-    cos[i] = static_cast<float>(m * value.cos);
-    sin[i] = static_cast<float>(m * value.sin);
-  }
-  if (close == 0) return;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
-    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
-  }
-}
-// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
-// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
-/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
-/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
-inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
-/// Writes m cos and m sin of a small angle.
-template <class S>
-void write_small(double angle, double m, S& cos, S& sin) {
-  cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle);
-}
+// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase, a
+// multiple of 2^-192 turn, has fewer bits than a double where the angle is below 2^-140 rad.
 /// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
-/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
+/// lost digits, which m sin shows if m is large; in this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
   return inv_freq / small_unit * coordinate;
 }
-/// is_small of an angle in units of small_unit.
-inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
-/// write_small of an angle in units of small_unit.
+/// Whether an angle in units of small_unit is below 2^exponent rad.
+template <int exponent>
+bool is_below(double angle) {
+  return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
+}
+/// Writes m cos and m sin of a small angle in units of small_unit: sin x is x and cos x is 1.
 template <class S>
-void write_small_of_units(double angle, double m, S& cos, S& sin) {
+void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
-/// Writes m cos and m sin of inv_freq * coordinate.
+/// Writes m cos and m sin of inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad sin x is x
+/// and cos x is 1, but for less than 2^-120 of them: the floats are those nearest to numbers that are smaller
+/// than m x, a product of integers, and m by a hair.
+template <class Coordinate, class FindPhase, class S>
+EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
+                                       const FindPhase& find_phase, S& cos, S& sin) {
+  const double product = product_in_small_units(inv_freq, static_cast<double>(coordinate));
+  if (!is_below<-60>(product)) return write_turned(find_phase(), m, cos, sin);
+  if (equal(inv_freq, 0) || equal(coordinate, 0)) return write_small(0, m, cos, sin);
+  if constexpr (std::is_same_v<S, float>) {
+    const auto nearest = [m](uint128 mantissa, int exponent) {
+      const int zeros = leading_zeros(mantissa);
+      return static_cast<float>(nearest_float((mantissa << zeros) - uint128{0, 1}, exponent - zeros, m));
+    };
+    const binary f = binary_of(inv_freq), c = binary_of(coordinate);
+    cos = nearest({0, 1}, 0);
+    sin = nearest(multiply(f.significand, c.significand), f.exponent + c.exponent);
+    if ((inv_freq < 0) != (coordinate < 0)) sin = -sin;
+  } else {
+    write_small(product, m, cos, sin);
+  }
+}
 template <class S>
 void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  const double product = product_in_small_units(inv_freq, coordinate);
-  if (is_small_in_units(product))
-    write_small_of_units(product, m, cos, sin);
-  else
-    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
+  write_product(
+      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
 }
-/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
-class small_angles {
- public:
-  /// \param of  outlives this object
-  explicit small_angles(const frequencies& of)
-      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = (std::abs)(of.inv_freq(i, a));
-        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
-      }
+/// Writes m cos and m sin of the angle of one pair.
+template <class Row, class S>
+EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
+                                     S& cos, S& sin) {
+  double sum = 0, largest = 0;  // of the products, in units of small_unit
+  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
+  for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
+    const double product =
+        product_in_small_units(angles.turning(pair, a).inv_freq, static_cast<double>(coordinates(a)));
+    if (equal(product, 0)) continue;
+    sum += product;
+    largest = (std::max)(largest, (std::abs)(product));
+    ++count;
+    axis = a;
   }
-  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
-  template <class Row, class S>
-  void write(const Row& coordinates, double m, S* cos, S* sin) const {
-    if (!occur(coordinates)) return;
-    for (Index i = 0; i < frequencies_.pairs(); ++i) {
-      double angle = 0, largest = 0;
-      for (Index a = 0; a < frequencies_.axes(); ++a) {
-        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
-        angle += product;
-        largest = (std::max)(largest, (std::abs)(product));
-      }
-      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
+  if (count <= 1) {
+    const pair_turning& turning = angles.turning(pair, axis);
+    const auto find_phase = [&] { return turning.at(coordinates(axis)); };
+    return write_product(turning.inv_freq, coordinates(axis), m, find_phase, cos, sin);
+  }
+  if (is_below<-128>(largest)) return write_small(sum, m, cos, sin);
+  phase p;
+  for (Index a = 0; a < angles.axes(); ++a) p = p + angles.turning(pair, a).at(coordinates(a));
+  write_turned(p, m, cos, sin);
+}
+/// Writes m cos and m sin of every pair, rounded to S.
+template <class Row, class S>
+void write_row(const row_angles& angles, const Row& coordinates, double m, S* cos, S* sin) {
+  const bool one_axis = angles.axes() == 1;
+  if (one_axis &&
+      !is_below<-60>(product_in_small_units(angles.slowest(), static_cast<double>(coordinates(0))))) {
+    for (Index i = 0; i < angles.pairs(); ++i)
+      write_turned(angles.turning(i, 0).at(coordinates(0)), m, cos[i], sin[i]);
+    return;
+  }
+  for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
+}
+/// m cos and m sin of a block of pairs in doubles, and which of them say how the float is rounded.
+struct float_block {
+  static constexpr Index size = row_angles::block;
+  /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
+  /// above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
+  static constexpr std::uint64_t places = std::uint64_t{1} << 16;
+  std::uint64_t turns[size];  // the upper bits of the phases
+  double cos[size], sin[size];
+  std::uint64_t doubtful[size];  // 0: rounding gives the nearest float
+  /// \param smallest  a power of two: distances below it from a quarter turn are too inexact, in 2^-64 turn
+  void evaluate(double m, std::uint64_t smallest) {
+    constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
+    constexpr std::uint64_t outside =
+        2 * middle - 2 * places;  // the bits from 2 * places to below 2 * middle
+    const std::uint64_t distances = (sign_bit >> 1) - 2 * smallest;
+    double sines[size], cosines[size];
+    for (Index k = 0; k < size; ++k) {
+      const std::uint64_t rest = turns[k] - ((turns[k] + (sign_bit >> 2)) >> 62 << 62);
+      // The distance to the nearest quarter turn, from two integers that are exact doubles each.
+      const auto upper = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest >> 32));
+      const auto lower = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest) >> 1);
+      const double x = (static_cast<double>(upper) + static_cast<double>(lower) * 0x1p-31) *
+                       (2 * std::numbers::pi * 0x1p-32);
+      // Coefficients: tests/oracle/sine_cosine.py.
+      const double z = x * x;
+      sines[k] =
+          x + x * z *
+                  (-0x1.5555554c71d06p-3 +
+                   z * (0x1.1111086a60fa8p-7 + z * (-0x1.a00f7f2882c09p-13 + z * 0x1.6cd1f2a3276bdp-19)));
+      cosines[k] =
+          1 +
+          z * (-0x1.ffffffffe98afp-2 +
+               z * (0x1.55555545c514cp-5 +
+                    z * (-0x1.6c16b348bc12cp-10 + z * (0x1.a00eb9af2f4c7p-16 + z * -0x1.23c97e5fc048ap-22))));
+    }
+    for (Index k = 0; k < size; ++k) {
+      const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
+      const auto s = std::bit_cast<std::uint64_t>(m * sines[k]),
+                 c = std::bit_cast<std::uint64_t>(m * cosines[k]);
+      const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
+      // 0 where a value is close to the middle between two floats, or the distance is small.
+      const std::uint64_t s_apart = (s - (middle - places)) & outside,
+                          c_apart = (c - (middle - places)) & outside;
+      doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
+      cos[k] = std::bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
+      sin[k] = std::bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
     }
   }
- private:
-  /// Whether a product that is not 0 is small.
-  template <class Row>
-  bool occur(const Row& coordinates) const {
-    for (Index a = 0; a < frequencies_.axes(); ++a) {
-      const double coordinate = coordinates(a);
-      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
-    }
-    return false;
-  }
-  const frequencies& frequencies_;
-  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
 };
+/// The same for float: a block of pairs at a time, and those again whose doubles do not say which of two
+/// floats is nearer.
+template <class Row>
+void write_row(const row_angles& angles, const Row& coordinates, double m, float* cos, float* sin) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // then all pairs are too inexact
+  const std::uint64_t smallest = std::bit_ceil((std::min)(static_cast<std::uint64_t>(angles.axes()), most))
+                                 << 41;
+  float_block block;
+  for (Index first = 0; first < angles.pairs(); first += float_block::size) {
+    const Index count = (std::min)(float_block::size, angles.pairs() - first);
+    angles.find_upper(coordinates, first, block.turns);
+    block.evaluate(m, smallest);
+    std::uint64_t doubtful = m < 0x1p-100 ? 1 : 0;  // products with m may be subnormal floats
+    for (Index k = 0; k < count; ++k) {
+      cos[first + k] = static_cast<float>(block.cos[k]);
+      sin[first + k] = static_cast<float>(block.sin[k]);
+      doubtful |= block.doubtful[k];
+    }
+    for (Index k = 0; k < count && doubtful != 0; ++k)
+      if (block.doubtful[k] != 0 || m < 0x1p-100)
+        write_entry(angles, first + k, coordinates, m, cos[first + k], sin[first + k]);
+  }
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -4825,13 +4958,14 @@ enum class table_source {
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
-///            it is: a float entry is correctly rounded, but for values within 0.001 ulp of a tie: 0.501 ulp.
-///            A double entry is within 1.05 ulp; one in some twenty is not the nearest double but its
-///            neighbour. At every position up to 2^31 in magnitude, also under -ffast-math
-///            (tests/oracle/table.test.cpp, tests/oracle/nearest_axes.test.cpp). An attention_factor other
-///            than 1 adds one rounding. Where the coordinates of several axes cancel, the angle has an error
-///            of 2^-159 rad per axis beside.
-/// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
+///            it is: a float entry is the nearest float, with any attention_factor, unless the value is
+///            within 2^-48 ulp of the middle between two. A double entry is within 0.51 ulp; an
+///            attention_factor other than 1 adds one rounding. At every position up to 2^31 in magnitude
+///            (tests/oracle/). Integers decide all roundings, so entries have the same bits on every
+///            processor, by every compiler, at every level. Where the coordinates of several axes cancel,
+///            the angle has an error of 2^-159 rad per axis beside.
+/// Cost:      2 * pairs entries of memory per row; to build, per pair, 1.5 ns (float, AVX-512) to 12 ns
+///            (double) on Zen 5
 template <class S = float>
 class frequency_table {
   static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
@@ -4977,32 +5111,27 @@ class frequency_table {
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
       : frequency_table(of, first, rows, unwritten_tag{}) {
     require_one_axis();
-    const detail::small_angles multiplied(of);
-    detail::range_phases phases(of, first);
-    for (Index r = 0; r < this->rows(); ++r)
-      write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
+    const detail::row_angles angles(of);
+    for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
   }
   frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
       : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
     source_ = table_source::coordinates;
-    const detail::small_angles multiplied(of);
-    detail::coordinate_phases phases(of);
+    const detail::row_angles angles(of);
     at_origin_ = number_array<unsigned char>(rows(), 1, 1);
     for (Index r = 0; r < rows(); ++r) {
       const auto coordinate = [&](Index a) { return coordinates_(r, a); };
-      write_row(r, phases.at(coordinate), multiplied, coordinate);
+      write_row(r, angles, coordinate);
       for (Index a = 0; a < frequencies_.axes(); ++a)
         if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
     }
   }
   template <class Row>
-  void write_row(Index r, const detail::phase_row& phases, const detail::small_angles& multiplied,
-                 const Row& coordinates) {
+  void write_row(Index r, const detail::row_angles& angles, const Row& coordinates) {
     S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
-    detail::write_table_row(phases, attention_factor(), cos, cos + pairs());
-    multiplied.write(coordinates, attention_factor(), cos, cos + pairs());
+    detail::write_row(angles, coordinates, attention_factor(), cos, cos + pairs());
   }
   void require_one_axis() const {
     if (frequencies_.axes() != 1)
@@ -14004,10 +14133,9 @@ class key_rotator {
  public:
   key_rotator(number_array<phase> step, double m, Index first_channel)
       : step_(std::move(step)),
-        now_(static_cast<std::size_t>(step_.size())),
         m_(m),
         first_channel_(first_channel),
-        row_(2 * now_.size()) {}
+        row_(2 * static_cast<std::size_t>(step_.size())) {}
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
@@ -14027,12 +14155,11 @@ class key_rotator {
  private:
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
-    for (std::size_t i = 0; i < now_.size(); ++i) now_.set(i, phase_of_pair(i));
-    write_table_row(now_, m_, row_.data(), row_.data() + now_.size());
+    const std::size_t pairs = row_.size() / 2;
+    for (std::size_t i = 0; i < pairs; ++i) write_turned(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
   number_array<phase> step_;
-  phase_row now_;
   double m_;
   Index first_channel_;
   storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
@@ -22519,21 +22646,17 @@ class xpos {
     const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(of, first);
+    const detail::row_angles angles(of);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
-          const detail::phase_row& row = phases.next();
           const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
                                        detail::widened(growth.scale_base);
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = of.inv_freq(i, 0) * static_cast<double>(position);
-            if (detail::is_small(angle))
-              detail::write_small(angle, size, cos[i], sin[i]);
-            else
-              detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
+            detail::write_entry(
+                angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
           }
         });
     std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);
@@ -22686,17 +22809,13 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
-  detail::range_phases phases(kept, start);
+  const detail::row_angles angles(kept);
   number_array<double> cos(count), sin(count);
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
-                                         rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
-                                           const detail::phase_row& row = phases.next();
-                                           for (Index j = 0; j < count; ++j) {
-                                             const cos_sin value =
-                                                 cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-                                             cos(j) = value.cos;
-                                             sin(j) = value.sin;
-                                           }
+                                         rows, [&](Index r, S* cos_row, S* sin_row) {
+                                           detail::write_row(
+                                               angles, [&](Index) { return start + r; }, 1, cos.data(),
+                                               sin.data());
                                            for (Index d = 0; d < pairs; ++d) {
                                              double cos_sum = 0, sin_sum = 0;
                                              for (Index j = 0; j < count && d < mixed; ++j) {
@@ -22815,7 +22934,7 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 /// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
 ///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
 ///            if the positions of the rows exceed 64 bits, or their entries the address space
-/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
+/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
 ///            Transformer Engine's return are such angles, in the repeated and the concatenated form
 template <class S = float, class Derived>

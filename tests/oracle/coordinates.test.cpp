@@ -314,9 +314,7 @@ TEST_CASE("phases of coordinates are the exact products to 2^-191 turn", "[oracl
       coordinate = std::ldexp(std::round(std::ldexp(coordinate, 60)), -60);
       if (coordinate == std::trunc(coordinate)) most += static_cast<std::uint64_t>(std::abs(coordinate));
     }
-    const rope::frequencies one = rope::frequencies::custom(Eigen::Array<double, 1, 1>(inv_freq));
-    rope::detail::coordinate_phases phases(one);
-    const rope::phase got = phases.at(Eigen::Array<double, 1, 1>(coordinate))[0];
+    const rope::phase got = rope::detail::pair_turning(inv_freq).at(coordinate);
     const rope::detail::uint192 off = (got + -rope::phase_of(inv_freq, coordinate)).turn,
                                 shifted = off + rope::detail::uint192{0, 0, most};
     CAPTURE(inv_freq, coordinate);

@@ -185,38 +185,28 @@ TEST_CASE("table entries keep their bound at every magnitude of position", "[ora
     }
 }
 
-TEST_CASE("float entries are the nearest floats and double entries are or are next to them", "[oracle]") {
+TEST_CASE("double entries are seldom not the nearest double", "[oracle]") {
   const std::uint64_t seed = 17;
   CAPTURE(seed);
   testing::random random(seed);
-  int entries = 0, floats_off = 0, doubles_off = 0;
-  double worst = 0;
+  int entries = 0, off = 0;
   for (const double base : {1e2, 1e4, 1e6}) {
     const frequencies schedule(128, base);
     for (int sample = 0; sample < 100; ++sample) {
       const std::int64_t position = random.integer(1, reach) >> random.integer(0, 20);
-      const frequency_table<float> floats(schedule, position, position + 1);
-      const frequency_table<double> doubles(schedule, position, position + 1);
+      const frequency_table<double> table(schedule, position, position + 1);
       for (Index i = 0; i < schedule.pairs(); ++i) {
         const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
-        const auto include = [&](float narrow, double wide, const real& value) {
-          ++entries;
-          if (narrow != mpfr_get_flt(value.get(), MPFR_RNDN)) ++floats_off;
-          if (wide != mpfr_get_d(value.get(), MPFR_RNDN)) ++doubles_off;
-          worst = std::max(worst, error_in_ulp<double>(wide, value));
-        };
-        include(floats.cos(position)[i], doubles.cos(position)[i], exact.cos);
-        include(floats.sin(position)[i], doubles.sin(position)[i], exact.sin);
+        entries += 2;
+        off += table.cos(position)[i] != mpfr_get_d(exact.cos.get(), MPFR_RNDN) ? 1 : 0;
+        off += table.sin(position)[i] != mpfr_get_d(exact.sin.get(), MPFR_RNDN) ? 1 : 0;
       }
     }
   }
-  CAPTURE(entries, doubles_off, worst);
-  // A float is off where the value is within 2^-21 ulp of a tie.
-  CHECK(floats_off <= 1);
-  // What is published of doubles: not correctly rounded, but seldom off, and by less than the bound.
-  CHECK(doubles_off > entries / 50);
-  CHECK(doubles_off < entries / 16);
-  CHECK(worst <= 0.8);
+  CAPTURE(entries, off);
+  // What is published: not correctly rounded, where the value is within some 0.002 ulp of a tie.
+  CHECK(off > 0);
+  CHECK(off < entries / 200);
 }
 
 TEST_CASE("table entries keep their bound where a cosine or sine almost vanishes", "[oracle]") {
@@ -308,7 +298,7 @@ TEST_CASE("table entries of pairs that hardly turn keep their bound", "[oracle]"
   worst.check();
 }
 
-TEST_CASE("an attention_factor costs one rounding", "[oracle]") {
+TEST_CASE("an attention_factor costs doubles one rounding and floats none", "[oracle]") {
   const frequencies plain(128, 1e4);
   for (const double factor : {0.1, 1.0693147180559945, 1.2302585092994046, 1.9999999999999998}) {
     const frequencies schedule = frequencies::custom(plain.inv_freq(), factor);
@@ -325,7 +315,7 @@ TEST_CASE("an attention_factor costs one rounding", "[oracle]") {
       }
     CAPTURE(factor);
     CHECK(worst.of_float <= static_cast<double>(tolerance::table_entry<float>()));
-    // An ulp before the product can be two after it, and the product is rounded.
+    // 0.51 ulp before the product can be 1.02 after it, and the product is rounded.
     CHECK(worst.of_double <= 2 * static_cast<double>(tolerance::table_entry<double>()) + 0.5);
   }
 }
@@ -388,9 +378,6 @@ TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 turn", "
 
 TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
   const real unit = two_pi();
-  // The first term that the series of the sine leaves out, x^15 / 15! at pi / 4, is below 2^-21 ulp of float;
-  // here in ulp of the double that carries the value.
-  const double before_rounding = 0x1p-21 * 0x1p29;
   const std::uint64_t seed = 15;
   CAPTURE(seed);
   testing::random random(seed);
@@ -400,8 +387,11 @@ TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
     const rope::cos_sin wide = rope::cos_sin_of<double>(p), narrow = rope::cos_sin_of<float>(p);
     of_double = std::max(
         {of_double, error_in_ulp<double>(wide.cos, exact.cos), error_in_ulp<double>(wide.sin, exact.sin)});
-    of_float = std::max(
-        {of_float, error_in_ulp<double>(narrow.cos, exact.cos), error_in_ulp<double>(narrow.sin, exact.sin)});
+    // Below 2^-126 a float has fewer digits than an ulp of 24 of them.
+    if (std::abs(narrow.cos) > 0x1p-125)
+      of_float = std::max(of_float, error_in_ulp<float>(narrow.cos, exact.cos));
+    if (std::abs(narrow.sin) > 0x1p-125)
+      of_float = std::max(of_float, error_in_ulp<float>(narrow.sin, exact.sin));
   };
   constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
   for (int sample = 0; sample < 30000; ++sample) {
@@ -415,6 +405,6 @@ TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
       include(center + -near);
     }
   }
-  CHECK(of_float <= before_rounding);
+  CHECK(of_float <= static_cast<double>(tolerance::table_entry<float>()));
   CHECK(of_double <= static_cast<double>(tolerance::table_entry<double>()));
 }

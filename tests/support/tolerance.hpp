@@ -55,12 +55,11 @@ testing::wide error_in_ulp(T got, testing::wide exact) {
   return testing::abs(static_cast<testing::wide>(got) - exact) / ulp<T>(exact);
 }
 
-/// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-162 turn and cos and
-/// sin are evaluated in double to 2^-21 ulp of float, so what is left is one rounding, 0.5. double: 0.5 of
-/// the last addition, and as much again from the operations before it.
+/// A table entry against the exact cos or sin, in ulp. float: correctly rounded. double: 0.5 of the rounding, and
+/// what 64 bits, the lowest of which is 2^-11 ulp, lose in some ten operations.
 template <class S>
 constexpr testing::wide table_entry() {
-  return std::is_same_v<S, float> ? 0.501L : 1.05L;
+  return std::is_same_v<S, float> ? 0.5L : 0.51L;
 }
 
 /// cosf and sinf of a C library, in ulp: glibc documents 1, others stay below it.
@@ -105,8 +104,7 @@ testing::wide bound(testing::wide in_u, testing::wide magnitude) {
 ///     products     (|u c| + |v s|) u  <=  u |pair|
 ///     the sum                             u |pair|                  together 2.71 u, and terms of u^2
 ///
-/// A double entry may be off by 1.05 ulp instead of 0.5, which would prove no more than 3.5 u; the published
-/// bound is 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an
+/// A double entry may be off by 0.51 ulp instead of 0.5; the published bound is 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an
 /// ulp of their own.
 template <class T, class S = detail::wide<T>>
 testing::wide rotation_bound(testing::wide pair) {

@@ -3,12 +3,15 @@
 
 #include <rope/tables/detail/phase_rows.hpp>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -164,31 +167,70 @@ TEST_CASE("adding and negating 192-bit integers carries between the words", "[ta
       }
 }
 
-TEST_CASE("a row of phases adds like its phases", "[tables][phase]") {
+TEST_CASE("differences, shifts and quotients of wide integers are those of their digits", "[tables][phase]") {
+  using rope::detail::divide;
   const std::uint64_t seed = 12;
   CAPTURE(seed);
   testing::random random(seed);
-  std::vector<phase> now, step;
-  for (const std::uint64_t mid : edge_words)
-    for (const std::uint64_t lo : edge_words) {
-      now.push_back({{random.bits(), mid, lo}});
-      step.push_back({{random.bits(), edge_words[now.size() % edge_words.size()], lo}});
+  for (int sample = 0; sample < 20000; ++sample) {
+    const uint128 a = random_word(random), b = {random.bits() >> random.integer(0, 63), random.bits()};
+    CAPTURE(a.hi, a.lo, b.hi, b.lo);
+    REQUIRE(a - b == a + -b);
+    const auto places = static_cast<int>(random.integer(0, 127));
+    uint128 left = a, right = a;
+    for (int k = 0; k < places; ++k) {
+      left = left + left;
+      right = {right.hi >> 1, right.lo >> 1 | right.hi << 63};
     }
-  for (int sample = 0; sample < 1000; ++sample) {
-    now.push_back(random_phase(random));
-    step.push_back(random_phase(random));
+    CAPTURE(places);
+    REQUIRE((a << places) == left);
+    REQUIRE((a >> places) == right);
+    REQUIRE(rope::detail::leading_zeros(right) ==
+            (right.hi != 0 ? std::countl_zero(right.hi) : 64 + std::countl_zero(right.lo)));
+    const auto divisor = static_cast<std::uint32_t>(random.integer(1, 0xffffffff));
+    const uint128 quotient = divide(a, divisor);
+    const uint192 product = rope::detail::multiply(uint192{0, quotient.hi, quotient.lo}, divisor);
+    const uint128 remainder = a - uint128{product.mid, product.lo};
+    REQUIRE(product.hi == 0);
+    REQUIRE(remainder.hi == 0);
+    REQUIRE(remainder.lo < divisor);
+    const uint192 wide = {a.hi, a.lo, b.lo};
+    REQUIRE(rope::detail::negate_if(0, wide) == wide);
+    REQUIRE(rope::detail::negate_if(all_ones, wide) == -wide);
   }
-  rope::detail::phase_row row(now.size()), steps(now.size());
-  for (std::size_t i = 0; i < now.size(); ++i) {
-    row.set(i, now[i]);
-    steps.set(i, step[i]);
+}
+
+TEST_CASE("the upper 64 bits of the phases of a row are off by four units per axis", "[tables][phase]") {
+  const std::uint64_t seed = 13;
+  CAPTURE(seed);
+  testing::random random(seed);
+  constexpr rope::Index pairs = 37;
+  rope::number_array<double> inv_freq(pairs, 2);
+  for (double& f : inv_freq) f = random.scaled(-70, 63);
+  inv_freq(3, 0) = 0;
+  const rope::frequencies schedule = rope::frequencies::custom(std::move(inv_freq));
+  const rope::detail::row_angles angles(schedule);
+  const auto check = [&](const auto& coordinates) {
+    for (rope::Index first = 0; first < pairs; first += 16) {
+      std::uint64_t turns[16];
+      angles.find_upper(coordinates, first, turns);
+      for (rope::Index i = first; i < std::min<rope::Index>(pairs, first + 16); ++i) {
+        const phase exact = angles.turning(i, 0).at(coordinates(0)) + angles.turning(i, 1).at(coordinates(1));
+        CAPTURE(i, coordinates(0), coordinates(1));
+        REQUIRE(turns[i - first] - exact.turn.hi + 8 <= 16);
+      }
+    }
+  };
+  for (int sample = 0; sample < 3000; ++sample) {
+    const auto any = [&]() -> double {
+      const double x = random.scaled(-120, 53);
+      return sample % 3 == 0 ? std::trunc(x) : sample % 3 == 1 ? std::ldexp(std::round(x), -20) : x;
+    };
+    const double x = any(), y = any();
+    check([&](rope::Index a) { return a == 0 ? x : y; });
+    const std::int64_t p = random.integer(smallest, largest) >> random.integer(0, 62);
+    check([&](rope::Index) { return p; });
   }
-  row.add(steps);
-  for (std::size_t i = 0; i < now.size(); ++i) REQUIRE(row[i] == now[i] + step[i]);
-  row.add(3, step[3]);
-  CHECK(row[3] == now[3] + step[3] + step[3]);
-  row.clear();
-  for (std::size_t i = 0; i < now.size(); ++i) REQUIRE(row[i] == phase{});
 }
 
 TEST_CASE("steps add up exactly, modulo one turn", "[tables][phase]") {
@@ -335,34 +377,46 @@ TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of t
   }
 }
 
-TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to 64 bits",
+TEST_CASE("the float nearest to a product is that of its digits, down to subnormal floats",
           "[tables][phase]") {
-  const std::uint64_t seed = 11;
+  using rope::detail::nearest_float;
+  const std::uint64_t seed = 14;
   CAPTURE(seed);
   testing::random random(seed);
   for (int sample = 0; sample < 20000; ++sample) {
-    // At most an eighth of a turn, and as small as it may get.
-    const phase word = random_phase(random);
-    const auto places = static_cast<int>(random.integer(3, 191));
-    uint192 turn = word.turn;
-    for (int k = 0; k < places; ++k)
-      turn = {turn.hi >> 1, turn.mid >> 1 | turn.hi << 63, turn.lo >> 1 | turn.mid << 63};
-    CAPTURE(turn.hi, turn.mid, turn.lo);
-    const auto [head, tail] = rope::detail::angle_for_double(turn);
-    const testing::wide exact =
-        (static_cast<testing::wide>(turn.hi) * 0x1p-64L + static_cast<testing::wide>(turn.mid) * 0x1p-128L +
-         static_cast<testing::wide>(turn.lo) * 0x1p-192L) *
-        2 * testing::pi;
-    int exponent = 0;
-    const double significand = testing::ldexp(std::frexp(head, &exponent), 26);
-    REQUIRE(significand == testing::floor(significand));
-    REQUIRE(tail >= 0);
-    REQUIRE(tail <= testing::ldexp(1.0, exponent - 25));
-    // The oracle rounds the sum of the words, pi and two products.
-    const testing::wide rounding = 0x1p-64L;
-    REQUIRE(testing::abs(static_cast<testing::wide>(head) + static_cast<testing::wide>(tail) - exact) <=
-            5 * rounding * exact);
+    // 40 bits times 53, which testing::wide of 64 bits does not hold: rounded by the digits of the product.
+    const std::uint64_t a = random.bits() >> 24 | 1, b = random.bits() >> 11 | std::uint64_t{1} << 52;
+    const auto exponent = static_cast<int>(random.integer(-250, 20));
+    const uint128 product = from_digits(product_digits({0, a}, {0, b}), 0);
+    const int bits = 128 - rope::detail::leading_zeros(product);
+    const int dropped = std::max(bits - 24, -149 - (exponent - 52));  // b stands for b 2^-52
+    double expected = 0;
+    if (dropped <= 127) {
+      const uint128 unit = uint128{0, 1} << dropped, kept = product >> dropped,
+                    rest = product - (kept << dropped);
+      const bool up = (unit - (rest + rest)).hi >> 63 != 0;
+      expected = std::ldexp(static_cast<double>(kept.lo + (up ? 1 : 0)), dropped + exponent - 52);
+      if (rest + rest == unit) continue;  // the middle, which no entry is
+    }
+    CAPTURE(a, b, exponent);
+    REQUIRE(nearest_float({0, a}, exponent, static_cast<double>(b) * 0x1p-52) == expected);
   }
+  CHECK(nearest_float({0, 1}, -150, 1.5) == 0x1p-149);
+  CHECK(nearest_float({0, 1}, -151, 1.5) == 0);
+  CHECK(nearest_float({all_ones, all_ones}, -128, 1) == 1);
+}
+
+TEST_CASE("doubles that may be rounded to two floats are recognised", "[tables][phase]") {
+  using rope::detail::rounds_to_one_float;
+  constexpr double middle = 1 + 0x1p-24, unit = 0x1p-52;
+  CHECK_FALSE(rounds_to_one_float(middle, 4));
+  CHECK_FALSE(rounds_to_one_float(middle + 3 * unit, 4));
+  CHECK_FALSE(rounds_to_one_float(-middle + 4 * unit, 4));
+  CHECK(rounds_to_one_float(middle + 4 * unit, 4));
+  CHECK(rounds_to_one_float(middle - 5 * unit, 4));
+  CHECK(rounds_to_one_float(1, 4));
+  CHECK(rounds_to_one_float(0x1p-126, 4));
+  CHECK_FALSE(rounds_to_one_float(0x1.fp-127, 4));
 }
 
 TEMPLATE_TEST_CASE("cos and sin of quarter turns are exact", "[tables][phase]", float, double) {

@@ -350,8 +350,8 @@ TEMPLATE_TEST_CASE("an attention_factor multiplies every cosine and sine", "[tab
   const double factor = 1.2302585092994046;
   const frequency_table<TestType> table(frequencies::custom(inv_freq, factor), -20, 20);
   CHECK(table.attention_factor() == factor);
-  // A float is rounded once, after the product. A double is rounded before it too: 1.05 ulp, which the
-  // product can make two, and half an ulp more.
+  // A float is rounded once, after the product. A double is rounded before it too: 0.51 ulp, which the
+  // product can make 1.02, and half an ulp more.
   const testing::wide ulps = std::is_same_v<TestType, float> ? tolerance::table_entry<float>()
                                                              : 2 * tolerance::table_entry<double>() + 0.5L;
   const testing::wide angle_error = 0x1p-58L;  // 20 rad in 64 bits

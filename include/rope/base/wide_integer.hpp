@@ -2,6 +2,7 @@
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
 
+#include <bit>  // std::countl_zero
 #include <cstdint>
 
 #include <rope/config.hpp>
@@ -23,6 +24,19 @@ struct uint128 {
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
   }
   friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+  friend constexpr uint128 operator-(uint128 a, uint128 b) {
+    return {a.hi - b.hi - (a.lo < b.lo ? 1u : 0u), a.lo - b.lo};
+  }
+  /// Requires: places in [0, 127]
+  friend constexpr uint128 operator<<(uint128 a, int places) {
+    if (places >= 64) return {a.lo << (places - 64), 0};
+    return {(a.hi << places) | (a.lo >> 1 >> (63 - places)), a.lo << places};
+  }
+  /// Requires: places in [0, 127]
+  friend constexpr uint128 operator>>(uint128 a, int places) {
+    if (places >= 64) return {0, a.hi >> (places - 64)};
+    return {a.hi >> places, (a.lo >> places) | (a.hi << 1 << (63 - places))};
+  }
 };
 
 /// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
@@ -43,6 +57,16 @@ struct uint192 {
     return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
   }
 };
+
+/// -a where all bits of `sign` are set, and a where none is: without a branch.
+constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
+  return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
+}
+
+/// The zeros before the first bit that is set.
+constexpr int leading_zeros(uint128 a) {
+  return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
+}
 
 /// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
 constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
@@ -70,6 +94,17 @@ constexpr uint192 multiply(uint192 a, std::uint64_t b) {
   const uint128 upper = middle + uint128{a.hi * b, low.hi};
   return {upper.hi, upper.lo, low.lo};
 }
+
+/// a / divisor, rounded down.
+constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
+  constexpr std::uint64_t low = 0xffffffffu;
+  const std::uint64_t first = a.hi % divisor << 32 | a.lo >> 32;
+  const std::uint64_t second = first % divisor << 32 | (a.lo & low);
+  return {a.hi / divisor, (first / divisor) << 32 | second / divisor};
+}
+
+/// The upper half of a product.
+constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
 
 /// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
 /// carry into bits that no caller keeps).

@@ -19,7 +19,7 @@
 #include <rope/tables/detail/given_entries.hpp>
 #include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
-#include <rope/tables/phase.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
 /// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
@@ -98,17 +98,13 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
-  detail::range_phases phases(kept, start);
+  const detail::row_angles angles(kept);
   number_array<double> cos(count), sin(count);
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
-                                         rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
-                                           const detail::phase_row& row = phases.next();
-                                           for (Index j = 0; j < count; ++j) {
-                                             const cos_sin value =
-                                                 cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-                                             cos(j) = value.cos;
-                                             sin(j) = value.sin;
-                                           }
+                                         rows, [&](Index r, S* cos_row, S* sin_row) {
+                                           detail::write_row(
+                                               angles, [&](Index) { return start + r; }, 1, cos.data(),
+                                               sin.data());
                                            for (Index d = 0; d < pairs; ++d) {
                                              double cos_sum = 0, sin_sum = 0;
                                              for (Index j = 0; j < count && d < mixed; ++j) {

@@ -128,7 +128,7 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 /// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
 ///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
 ///            if the positions of the rows exceed 64 bits, or their entries the address space
-/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
+/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
 ///            Transformer Engine's return are such angles, in the repeated and the concatenated form
 template <class S = float, class Derived>

@@ -2,15 +2,15 @@
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
 
-#include <bit>  // std::countl_zero
+#include <bit>  // std::bit_cast
 #include <cmath>
 #include <cstdint>
-#include <numbers>
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
+#include <rope/tables/detail/fixed_sine_cosine.hpp>
 
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
@@ -32,8 +32,8 @@
 ///
 /// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
 /// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-128 rad the angle is multiplied instead of counted
-/// (detail/small_angles.hpp).
+/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// (detail/table_rows.hpp).
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -50,12 +50,11 @@ struct phase {
   /// The opposite angle, exact.
   friend constexpr phase operator-(phase a) { return {-a.turn}; }
   /// The phase after `position` equal steps; exact modulo one turn.
-  friend constexpr phase operator*(phase step, std::int64_t position) {
-    const bool negative = position < 0;
-    const std::uint64_t count =
-        negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-    const detail::uint192 turned = detail::multiply(step.turn, count);
-    return {negative ? -turned : turned};
+  friend EIGEN_ALWAYS_INLINE constexpr phase operator*(phase step, std::int64_t position) {
+    const std::uint64_t sign = position < 0 ? ~std::uint64_t{0} : 0;
+    const detail::uint192 turned =
+        detail::multiply(step.turn, (static_cast<std::uint64_t>(position) ^ sign) - sign);
+    return {detail::negate_if(sign, turned)};
   }
 };
 
@@ -72,6 +71,11 @@ inline binary binary_of(double x) {
   const std::uint64_t fraction = bits & 0x000fffffffffffffu;
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+
+/// |x| of an integer.
+inline binary binary_of(std::int64_t x) {
+  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
 }
 
 /// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
@@ -149,7 +153,7 @@ inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
-inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
+EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t position) {
   if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
@@ -171,127 +175,74 @@ struct cos_sin {
 
 namespace detail {
 
-/// sum_k (-1)^k z^k / (2 k + offset)!  for k = first .. last: the tails of the Taylor series of sin (offset
-/// 1) and cos (offset 0) in z = x^2. For |x| <= pi / 4 a term is at most 0.05 of the one before.
-template <int offset, int first, int last>
-constexpr double taylor(double z) {
-  constexpr double factorial = [] {
-    double product = 1;
-    for (int n = 2; n <= 2 * first + offset; ++n) product *= n;
-    return product;
-  }();
-  constexpr double coefficient = (first % 2 == 0 ? 1 : -1) / factorial;
-  if constexpr (first == last)
-    return coefficient;
-  else
-    return coefficient + z * taylor<offset, first + 1, last>(z);
-}
-
-/// The value itself, through memory: -ffast-math cannot regroup a sum across it, which would round large
-/// terms first.
-inline double grouped(double value) {
-  volatile double stored = value;
-  return stored;
-}
-
-/// An angle in [0, pi / 4] as head + tail [rad]. The head has at most 26 bits, so that its square is exact in
-/// double without any error compensation, which -ffast-math would remove; the tail has the 53 bits after
-/// them.
-struct small_angle {
-  double head;
-  double tail;
+/// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
+struct quadrant_distance {
+  std::uint64_t quadrant;  // modulo 4
+  std::uint64_t sign;      // of the distance: all bits where it is negative, else 0
+  uint192 magnitude;
 };
 
-/// 2^exponent, a normal number.
-constexpr double scale_of_bits(int exponent) {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
-}
-
-/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-64
-/// turn, from its upper 128 bits.
-EIGEN_ALWAYS_INLINE double angle_for_float(uint128 turn) {
-  constexpr double radians = 2 * std::numbers::pi * 0x1p-64;
-  return (static_cast<double>(static_cast<std::int64_t>(turn.hi)) +
-          static_cast<double>(static_cast<std::int64_t>(turn.lo >> 1)) * 0x1p-63) *
-         radians;
-}
-
-/// Enough for a double result: turn * 2 pi in integers, cut into head and tail.
-inline small_angle angle_for_double(uint192 turn) {
-  constexpr uint128 two_pi = {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u};  // 2 pi * 2^125
-  int shift = 0;
-  for (; turn.hi == 0; shift += 64) {
-    if (turn.mid == 0 && turn.lo == 0) return {0, 0};
-    turn = {turn.mid, turn.lo, 0};
-  }
-  const int zeros = std::countl_zero(turn.hi);
-  if (zeros > 0)
-    turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
-            0};
-  const uint128 angle = multiply_upper({turn.hi, turn.mid}, two_pi);  // in 2^-(125 + shift + zeros) rad
-  const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
-  const int unit = -125 - shift - zeros;
-  return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),
-          static_cast<double>(static_cast<std::int64_t>(below >> 1)) * scale_of_bits(unit + 39)};
-}
-
-/// The number of the nearest quarter turn, modulo 2^64.
-constexpr std::uint64_t nearest_quadrant(std::uint64_t turn_hi) {
+EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
-  return (turn_hi + eighth) >> 62;
+  const std::uint64_t quadrant = (p.turn.hi + eighth) >> 62, hi = p.turn.hi - (quadrant << 62);
+  const std::uint64_t sign = 0 - (hi >> 63);
+  return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
 
-/// cos and sin of an angle from those of its distance to the nearest quarter turn.
-EIGEN_ALWAYS_INLINE cos_sin in_quadrant(std::uint64_t quadrant, bool negative, cos_sin distance) {
-  const double c = distance.cos, s = negative ? -distance.sin : distance.sin;
-  const bool swapped = (quadrant & 1) != 0;
-  const double cos = swapped ? s : c, sin = swapped ? c : s;
-  return {((quadrant + 1) & 2) != 0 ? -cos : cos, (quadrant & 2) != 0 ? -sin : sin};
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, as the
+/// quadrants of a row are in no order.
+EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
+  constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
+  const auto c = std::bit_cast<std::uint64_t>(distance.cos),
+             s = std::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
+  const std::uint64_t exchanged = (c ^ s) & (0 - (angle.quadrant & 1));
+  return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
+          std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
 
-/// cos and sin of an angle x [rad] in [0, pi / 4], to 2^-21 ulp of float. Inline, as what is done before and
-/// after: where GCC called it for every pair, rows took 4.7 times as long (Zen 5, AVX-512).
-EIGEN_ALWAYS_INLINE cos_sin float_cos_sin(double x) {
-  const double z = x * x;
-  return {1 + z * taylor<0, 1, 7>(z), x + x * z * taylor<1, 1, 6>(z)};
+/// cos and sin of at most an eighth of a turn, from words of 64 bits.
+EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
+  if (turn == uint192{}) return {1, 0};
+  const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
+  const auto rounded = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
+  return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
+          rounded(sine) * scale_of_bits(exponent + 1)};
 }
 
-/// cos and sin of an angle in [0, pi / 4], to be rounded to double by the last addition.
-inline cos_sin double_cos_sin(small_angle x) {
-  // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
-  // t^3.
-  const auto [h, t] = x;
-  const double z = h * h, cos_rest = z * z * taylor<0, 2, 9>(z), sin_rest = h * z * taylor<1, 1, 8>(z);
-  const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
-  return {1 - grouped(0.5 * z - grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h))),
-          h + grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h))};
+/// m cos and m sin of an angle in (0, pi / 4], the nearest floats, from words of 128 bits.
+constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
+  const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
+  // One unit less than computed: cos x is less than 1, however small x is.
+  constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
+  return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
+}
+
+/// m cos and m sin of at most an eighth of a turn, to be rounded to S by storing them. A double has a
+/// relative error of 2^-52; where that does not tell which of two floats is nearer, 128 bits do.
+template <class S>
+EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
+  const cos_sin value = double_cos_sin(turn);
+  const double cos = m * value.cos, sin = m * value.sin;
+  if (std::is_same_v<S, double> || turn == uint192{} ||
+      (rounds_to_one_float(cos, 4) && rounds_to_one_float(sin, 4)))
+    return {cos, sin};
+  return nearest_float_cos_sin(turn, m);
 }
 
 }  // namespace detail
 
-/// cos and sin of a phase, to be rounded to S by storing them.
+/// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the
-/// Taylor series of sin x and cos x need no more than ten terms.
+/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there sin x and
+/// cos x are sums of integers (detail/fixed_sine_cosine.hpp).
 ///
-/// Accuracy:  S = float: 2^-21 ulp of float before the final rounding; S = double: 1.05 ulp with that
-///            rounding, also under -ffast-math (tests/oracle/table.test.cpp)
+/// Accuracy:  S = float: correctly rounded, for values that are not within 2^-96 ulp of the middle between
+///            two floats; S = double: 0.51 ulp. The same bits everywhere (tests/oracle/table.test.cpp)
 template <class S>
-inline cos_sin cos_sin_of(phase p) {
-  const std::uint64_t quadrant = detail::nearest_quadrant(p.turn.hi);
-  const detail::uint192 rest = {p.turn.hi - (quadrant << 62), p.turn.mid, p.turn.lo};
-  const bool negative = static_cast<std::int64_t>(rest.hi) < 0;
-  const detail::uint192 magnitude = negative ? -rest : rest;
-  cos_sin value;
-  if (!std::is_same_v<S, float>) {
-    value = detail::double_cos_sin(detail::angle_for_double(magnitude));
-  } else if (magnitude.hi != 0) {
-    value = detail::float_cos_sin(detail::angle_for_float({magnitude.hi, magnitude.mid}));
-  } else {
-    const auto [head, tail] = detail::angle_for_double(magnitude);
-    value = detail::float_cos_sin(head + tail);
-  }
-  return detail::in_quadrant(quadrant, negative, value);
+EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
+  const detail::quadrant_distance angle = detail::nearest_quadrant(p);
+  const auto [cos, sin] = detail::in_quadrant(angle, detail::scaled_cos_sin<S>(angle.magnitude, 1));
+  return {static_cast<double>(static_cast<S>(cos)), static_cast<double>(static_cast<S>(sin))};
 }
 
 }  // namespace ROPE_ABI

@@ -200,21 +200,17 @@ class xpos {
     const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(of, first);
+    const detail::row_angles angles(of);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
-          const detail::phase_row& row = phases.next();
           const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
                                        detail::widened(growth.scale_base);
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = of.inv_freq(i, 0) * static_cast<double>(position);
-            if (detail::is_small(angle))
-              detail::write_small(angle, size, cos[i], sin[i]);
-            else
-              detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
+            detail::write_entry(
+                angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
           }
         });
     std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);

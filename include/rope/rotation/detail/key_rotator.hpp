@@ -33,10 +33,9 @@ class key_rotator {
  public:
   key_rotator(number_array<phase> step, double m, Index first_channel)
       : step_(std::move(step)),
-        now_(static_cast<std::size_t>(step_.size())),
         m_(m),
         first_channel_(first_channel),
-        row_(2 * now_.size()) {}
+        row_(2 * static_cast<std::size_t>(step_.size())) {}
 
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
@@ -58,13 +57,12 @@ class key_rotator {
  private:
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
-    for (std::size_t i = 0; i < now_.size(); ++i) now_.set(i, phase_of_pair(i));
-    write_table_row(now_, m_, row_.data(), row_.data() + now_.size());
+    const std::size_t pairs = row_.size() / 2;
+    for (std::size_t i = 0; i < pairs; ++i) write_turned(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
 
   number_array<phase> step_;
-  phase_row now_;
   double m_;
   Index first_channel_;
   storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps

@@ -2,9 +2,11 @@
 #ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
+#include <algorithm>  // std::min
+#include <bit>        // std::countr_zero
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
@@ -13,99 +15,11 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/phase.hpp>
 
-/// The phases of all pairs of a row of a table: of consecutive positions, and of rows of coordinates.
+/// The angles of all pairs of a row of a table: at a position or at a row of coordinates.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// One phase per pair. The upper 128 bits, which are all that most float entries need, lie side by side, so
-/// that compilers evaluate several pairs at once.
-class phase_row {
- public:
-  explicit phase_row(std::size_t pairs)
-      : upper_(static_cast<Index>(pairs), 1, uint128{}), lower_(static_cast<Index>(pairs), 1, 0) {}
-
-  std::size_t size() const { return static_cast<std::size_t>(upper_.size()); }
-  const uint128* upper() const { return upper_.data(); }
-
-  phase operator[](std::size_t i) const {
-    const uint128 upper = upper_.data()[i];
-    return {{upper.hi, upper.lo, lower_.data()[i]}};
-  }
-  void set(std::size_t i, phase p) {
-    upper_.data()[i] = {p.turn.hi, p.turn.mid};
-    lower_.data()[i] = p.turn.lo;
-  }
-  void clear() {
-    for (uint128& upper : upper_) upper = {};
-    for (std::uint64_t& lower : lower_) lower = 0;
-  }
-
-  void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
-  /// Adds a phase to every pair's.  Requires: as many pairs
-  void add(const phase_row& step) {
-    const std::size_t pairs = size();
-    uint128* upper = upper_.data();
-    std::uint64_t* lower = lower_.data();
-    const uint128* step_upper = step.upper_.data();
-    const std::uint64_t* step_lower = step.lower_.data();
-    for (std::size_t i = 0; i < pairs; ++i) {
-      const std::uint64_t low = lower[i] + step_lower[i], carry = low < step_lower[i] ? 1u : 0u;
-      const std::uint64_t mid = upper[i].lo + step_upper[i].lo, sum = mid + carry;
-      upper[i].hi += step_upper[i].hi + (mid < step_upper[i].lo ? 1u : 0u) + (sum < carry ? 1u : 0u);
-      upper[i].lo = sum;
-      lower[i] = low;
-    }
-  }
-
- private:
-  number_array<uint128> upper_;
-  number_array<std::uint64_t> lower_;
-};
-
-/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ... Where
-/// positions are counted in steps, a phase is the one before it plus the same integer, an exact addition.
-class range_phases {
- public:
-  /// \param of  on one axis; outlives this object
-  range_phases(const frequencies& of, std::int64_t first)
-      : position_(first),
-        frequencies_(of),
-        step_(static_cast<std::size_t>(of.pairs())),
-        now_(static_cast<std::size_t>(of.pairs())),
-        slow_(of.pairs()) {
-    for (std::size_t i = 0; i < step_.size(); ++i) {
-      const double speed = of.inv_freq(static_cast<Index>(i), 0);
-      step_.set(i, phase_of(speed));
-      if (slower_than_steps(speed)) slow_(slow_count_++) = i;
-    }
-  }
-
-  /// The phases of the next position, valid until the next call.
-  const phase_row& next() {
-    const std::int64_t position = position_++;
-    const auto find = [this, position](std::size_t i) {
-      now_.set(i, phase_at(step_[i], frequencies_.inv_freq(static_cast<Index>(i), 0), position));
-    };
-    if (in_steps_ && !beyond_steps(position)) {
-      now_.add(step_);
-      for (Index k = 0; k < slow_count_; ++k) find(slow_(k));
-    } else {
-      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
-      in_steps_ = !beyond_steps(position);
-    }
-    return now_;
-  }
-
- private:
-  std::int64_t position_;
-  bool in_steps_ = false;  // whether now_ was counted in steps, so that the next phase may be
-  const frequencies& frequencies_;
-  phase_row step_, now_;
-  number_array<std::size_t> slow_;  // [pairs], the first slow_count_: those that are never counted in steps
-  Index slow_count_ = 0;
-};
 
 /// A coordinate that is no integer, as significand * 2^-places.
 struct fractional {
@@ -155,65 +69,116 @@ class turning_rate {
   bool negative_;
 };
 
-/// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
-class coordinate_phases {
+/// How one pair turns along one axis.
+struct pair_turning {
+  double inv_freq;
+  phase step;         // of one unit
+  turning_rate rate;  // for coordinates that are not integers
+
+  explicit pair_turning(double speed) : inv_freq(speed), step(phase_of(speed)), rate(speed) {}
+
+  EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
+  /// Requires: |coordinate| <= 2^53
+  EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
+    const auto whole = static_cast<std::int64_t>(coordinate);
+    if (equal(coordinate, static_cast<double>(whole))) return at(whole);
+    return rate.at(coordinate < 0, fractional(coordinate));
+  }
+};
+
+/// sum_a inv_freq(i, a) * coordinate_a of every pair i: exact for one pair, to 64 bits for many. A row of
+/// coordinates is a function of the axis that returns an integer position or a double.
+class row_angles {
  public:
-  explicit coordinate_phases(const frequencies& of)
-      : pairs_(static_cast<std::size_t>(of.pairs())),
-        axes_(of.axes(), 1, axis{}),
-        turning_(of.pairs(), of.axes()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = of.inv_freq(i, a);
-        if (equal(speed, 0)) continue;
-        axis& along = axes_(a);
-        turning_(along.count++, a) = {static_cast<std::size_t>(i), speed, phase_of(speed),
-                                      turning_rate(speed)};
-        along.slow = along.slow || slower_than_steps(speed);
+  /// As many pairs are brought to 64 bits at a time.
+  static constexpr Index block = 16;
+
+  explicit row_angles(const frequencies& of)
+      : turning_(of.pairs(), of.axes()),
+        words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
+    for (Index a = 0; a < axes(); ++a)
+      for (Index i = 0; i < pairs(); ++i) {
+        const double inv_freq = of.inv_freq(i, a);
+        slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
+        turning_(i, a) = pair_turning(inv_freq);
+        const binary_turns turns(inv_freq, 1.0);
+        for (int k = 0; k < 3; ++k) {
+          const std::uint64_t word = turns.word_from(-64 * k);
+          words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
+          words_(i, columns * a + 2 * k + 2) = static_cast<std::uint32_t>(word);
+        }
+        words_(i, columns * a + 7) = inv_freq < 0 ? 1 : 0;
       }
   }
 
-  /// The phases at one row of coordinates [axes], valid until the next call.
+  Index pairs() const { return turning_.rows(); }
+  Index axes() const { return turning_.cols(); }
+  /// The smallest |inv_freq|.
+  double slowest() const { return slowest_; }
+  const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
+
+  /// The upper 64 bits of the phases of pairs [first, first + block), or of those that there are: off by at
+  /// most four units per axis.
   template <class Row>
-  const phase_row& at(const Row& coordinates) {
-    pairs_.clear();
-    for (Index a = 0; a < axes_.size(); ++a) {
-      const double coordinate = coordinates(a);
-      const axis along = axes_(a);
-      if (!equal(coordinate, std::trunc(coordinate))) {
-        const fractional magnitude(coordinate);
-        const bool negative = coordinate < 0;
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, turning_(k, a).rate.at(negative, magnitude));
+  EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
+    for (Index k = 0; k < block; ++k) turns[k] = 0;
+    for (Index a = 0; a < axes(); ++a) {
+      const auto coordinate = coordinates(a);
+      auto [significand, exponent] = binary_of(coordinate);
+      if (significand == 0) continue;
+      const int zeros = std::countr_zero(significand);
+      if (exponent < 0) {
+        significand >>= zeros;
+        exponent += zeros;
+      }
+      if (exponent < 0 && exponent <= -96) {
+        for (Index k = 0; k < block && first + k < pairs(); ++k)
+          turns[k] += turning_(first + k, a).at(coordinate).turn.hi;
         continue;
       }
-      const auto position = static_cast<std::int64_t>(coordinate);
-      if (position == 0) continue;
-      if (beyond_steps(position) || along.slow) {
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, phase_at(turning_(k, a).step, turning_(k, a).inv_freq, position));
-      } else {
-        for (Index k = 0; k < along.count; ++k)
-          pairs_.add(turning_(k, a).pair, turning_(k, a).step * position);
-      }
+      const std::uint32_t* words = &words_(first, columns * a);
+      const std::uint64_t sign = coordinate < 0 ? 1 : 0;
+      add_turns(static_cast<std::uint32_t>(significand), -exponent, sign, words, turns);
+      add_turns(static_cast<std::uint32_t>(significand >> 32), -exponent - 32, sign, words, turns);
     }
-    return pairs_;
   }
 
  private:
-  struct axis {
-    Index count = 0;    // of the pairs that turn along it
-    bool slow = false;  // whether one is slower than steps
-  };
-  struct turning_pair {
-    std::size_t pair;
-    double inv_freq;
-    phase step;
-    turning_rate rate;
-  };
-  phase_row pairs_;
-  number_array<axis> axes_;
-  number_array<turning_pair> turning_;  // [pairs, axes], the first `count` of every axis
+  /// Adds count 2^-places times the frequencies, from 96 of their bits. Compilers multiply several words
+  /// of 32 bits at once.
+  ///
+  /// Requires: places in [-32, 96)
+  EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
+                                     const std::uint32_t* words, std::uint64_t* turns) const {
+    if (count == 0) return;
+    const Index stride = words_.rows();
+    const int shift = places & 31;
+    const std::uint32_t* first = words + (3 - (places - shift) / 32) * stride;
+    const std::uint32_t *before = first - stride, *second = first + stride, *third = second + stride,
+                        *negative = words + 7 * stride;
+    const auto add = [=](Index k, std::uint64_t top, std::uint64_t middle, std::uint64_t low) {
+      const std::uint64_t turned = (top * count << 32) + middle * count + (low * count >> 32),
+                          flipped = 0 - (negative[k] ^ sign);
+      turns[k] += (turned ^ flipped) - flipped;
+    };
+    if (shift == 0) {
+      for (Index k = 0; k < block; ++k) add(k, first[k], second[k], third[k]);
+      return;
+    }
+    for (Index k = 0; k < block; ++k) {
+      const auto shifted = [shift](std::uint64_t upper, std::uint64_t lower) {
+        return (upper << 32 | lower) >> shift & 0xffffffffu;
+      };
+      add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
+    }
+  }
+
+  static constexpr Index columns = 8;
+
+  number_array<pair_turning> turning_;  // [pairs, axes]
+  double slowest_ = (std::numeric_limits<double>::max)();
+  number_array<std::uint32_t>
+      words_;  // [pairs up to whole blocks, 3 axes]: bits of the steps, from the first
 };
 
 }  // namespace detail

@@ -3,15 +3,14 @@
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 
 #include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
+#include <bit>        // std::bit_cast, std::bit_ceil
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <numbers>
+#include <type_traits>
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/phase.hpp>
 
@@ -45,126 +44,180 @@ struct table_view {
 
 /// Writes m cos and m sin of a phase, rounded to S.
 template <class S>
-void write_turned(phase p, double m, S& cos, S& sin) {
-  const cos_sin value = cos_sin_of<S>(p);
-  cos = static_cast<S>(m * value.cos);
-  sin = static_cast<S>(m * value.sin);
+EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
+  const quadrant_distance angle = nearest_quadrant(p);
+  const cos_sin value = in_quadrant(angle, scaled_cos_sin<S>(angle.magnitude, m));
+  cos = static_cast<S>(value.cos);
+  sin = static_cast<S>(value.sin);
 }
 
-/// Writes m cos and m sin of every phase of a row, rounded to S.
-template <class S>
-void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
-  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
-}
-
-/// The same for float, where compilers evaluate several pairs at once from the upper 128 bits of their
-/// phases. Angles within 2^-64 turn of a quarter turn need all bits and are written again.
-inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
-  const std::size_t pairs = phases.size();
-  const uint128* upper = phases.upper();
-  std::uint64_t close = 0;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
-                        sign = 0 - (hi >> 63);
-    // The upper bits of -x are those of ~x, unless all bits below are 0.
-    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
-    close |= magnitude.hi == 0 ? 1u : 0u;
-    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
-    cos[i] = static_cast<float>(m * value.cos);
-    sin[i] = static_cast<float>(m * value.sin);
-  }
-  if (close == 0) return;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
-    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
-  }
-}
-
-// Angles so small that their phase, a multiple of 2^-192 turn, has fewer bits than a double: learned
-// frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40.
-
-/// Whether an angle [rad] is formed as a product of doubles and not as a phase. Then cos = 1 and sin = angle,
-/// both with a relative error below 2^-250. The phase of a larger angle has 60 bits or more.
-inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
-
-/// Writes m cos and m sin of a small angle.
-template <class S>
-void write_small(double angle, double m, S& cos, S& sin) {
-  cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle);
-}
+// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase, a
+// multiple of 2^-192 turn, has fewer bits than a double where the angle is below 2^-140 rad.
 
 /// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number. A small angle is less
-/// than 2^-8 units, so that a sum over up to 256 axes stays below 1.
+/// lost digits, which m sin shows if m is large; in this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
   return inv_freq / small_unit * coordinate;
 }
-/// is_small of an angle in units of small_unit.
-inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
+/// Whether an angle in units of small_unit is below 2^exponent rad.
+template <int exponent>
+bool is_below(double angle) {
+  return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
+}
 
-/// write_small of an angle in units of small_unit.
+/// Writes m cos and m sin of a small angle in units of small_unit: sin x is x and cos x is 1.
 template <class S>
-void write_small_of_units(double angle, double m, S& cos, S& sin) {
+void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
 
-/// Writes m cos and m sin of inv_freq * coordinate.
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  const double product = product_in_small_units(inv_freq, coordinate);
-  if (is_small_in_units(product))
-    write_small_of_units(product, m, cos, sin);
-  else
-    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
+/// Writes m cos and m sin of inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad sin x is x
+/// and cos x is 1, but for less than 2^-120 of them: the floats are those nearest to numbers that are smaller
+/// than m x, a product of integers, and m by a hair.
+template <class Coordinate, class FindPhase, class S>
+EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
+                                       const FindPhase& find_phase, S& cos, S& sin) {
+  const double product = product_in_small_units(inv_freq, static_cast<double>(coordinate));
+  if (!is_below<-60>(product)) return write_turned(find_phase(), m, cos, sin);
+  if (equal(inv_freq, 0) || equal(coordinate, 0)) return write_small(0, m, cos, sin);
+  if constexpr (std::is_same_v<S, float>) {
+    const auto nearest = [m](uint128 mantissa, int exponent) {
+      const int zeros = leading_zeros(mantissa);
+      return static_cast<float>(nearest_float((mantissa << zeros) - uint128{0, 1}, exponent - zeros, m));
+    };
+    const binary f = binary_of(inv_freq), c = binary_of(coordinate);
+    cos = nearest({0, 1}, 0);
+    sin = nearest(multiply(f.significand, c.significand), f.exponent + c.exponent);
+    if ((inv_freq < 0) != (coordinate < 0)) sin = -sin;
+  } else {
+    write_small(product, m, cos, sin);
+  }
 }
 
-/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
-class small_angles {
- public:
-  /// \param of  outlives this object
-  explicit small_angles(const frequencies& of)
-      : frequencies_(of), slowest_(of.axes(), 1, (std::numeric_limits<double>::max)()) {
-    for (Index a = 0; a < of.axes(); ++a)
-      for (Index i = 0; i < of.pairs(); ++i) {
-        const double speed = (std::abs)(of.inv_freq(i, a));
-        if (!equal(speed, 0)) slowest_(a) = (std::min)(slowest_(a), speed);
-      }
-  }
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  write_product(
+      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
+}
 
-  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
-  template <class Row, class S>
-  void write(const Row& coordinates, double m, S* cos, S* sin) const {
-    if (!occur(coordinates)) return;
-    for (Index i = 0; i < frequencies_.pairs(); ++i) {
-      double angle = 0, largest = 0;
-      for (Index a = 0; a < frequencies_.axes(); ++a) {
-        const double product = product_in_small_units(frequencies_.inv_freq(i, a), coordinates(a));
-        angle += product;
-        largest = (std::max)(largest, (std::abs)(product));
-      }
-      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
+/// Writes m cos and m sin of the angle of one pair.
+template <class Row, class S>
+EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
+                                     S& cos, S& sin) {
+  double sum = 0, largest = 0;  // of the products, in units of small_unit
+  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
+  for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
+    const double product =
+        product_in_small_units(angles.turning(pair, a).inv_freq, static_cast<double>(coordinates(a)));
+    if (equal(product, 0)) continue;
+    sum += product;
+    largest = (std::max)(largest, (std::abs)(product));
+    ++count;
+    axis = a;
+  }
+  if (count <= 1) {
+    const pair_turning& turning = angles.turning(pair, axis);
+    const auto find_phase = [&] { return turning.at(coordinates(axis)); };
+    return write_product(turning.inv_freq, coordinates(axis), m, find_phase, cos, sin);
+  }
+  if (is_below<-128>(largest)) return write_small(sum, m, cos, sin);
+  phase p;
+  for (Index a = 0; a < angles.axes(); ++a) p = p + angles.turning(pair, a).at(coordinates(a));
+  write_turned(p, m, cos, sin);
+}
+
+/// Writes m cos and m sin of every pair, rounded to S.
+template <class Row, class S>
+void write_row(const row_angles& angles, const Row& coordinates, double m, S* cos, S* sin) {
+  const bool one_axis = angles.axes() == 1;
+  if (one_axis &&
+      !is_below<-60>(product_in_small_units(angles.slowest(), static_cast<double>(coordinates(0))))) {
+    for (Index i = 0; i < angles.pairs(); ++i)
+      write_turned(angles.turning(i, 0).at(coordinates(0)), m, cos[i], sin[i]);
+    return;
+  }
+  for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
+}
+
+/// m cos and m sin of a block of pairs in doubles, and which of them say how the float is rounded.
+struct float_block {
+  static constexpr Index size = row_angles::block;
+  /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
+  /// above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
+  static constexpr std::uint64_t places = std::uint64_t{1} << 16;
+
+  std::uint64_t turns[size];  // the upper bits of the phases
+  double cos[size], sin[size];
+  std::uint64_t doubtful[size];  // 0: rounding gives the nearest float
+
+  /// \param smallest  a power of two: distances below it from a quarter turn are too inexact, in 2^-64 turn
+  void evaluate(double m, std::uint64_t smallest) {
+    constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
+    constexpr std::uint64_t outside =
+        2 * middle - 2 * places;  // the bits from 2 * places to below 2 * middle
+    const std::uint64_t distances = (sign_bit >> 1) - 2 * smallest;
+    double sines[size], cosines[size];
+    for (Index k = 0; k < size; ++k) {
+      const std::uint64_t rest = turns[k] - ((turns[k] + (sign_bit >> 2)) >> 62 << 62);
+      // The distance to the nearest quarter turn, from two integers that are exact doubles each.
+      const auto upper = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest >> 32));
+      const auto lower = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest) >> 1);
+      const double x = (static_cast<double>(upper) + static_cast<double>(lower) * 0x1p-31) *
+                       (2 * std::numbers::pi * 0x1p-32);
+      // Coefficients: tests/oracle/sine_cosine.py.
+      const double z = x * x;
+      sines[k] =
+          x + x * z *
+                  (-0x1.5555554c71d06p-3 +
+                   z * (0x1.1111086a60fa8p-7 + z * (-0x1.a00f7f2882c09p-13 + z * 0x1.6cd1f2a3276bdp-19)));
+      cosines[k] =
+          1 +
+          z * (-0x1.ffffffffe98afp-2 +
+               z * (0x1.55555545c514cp-5 +
+                    z * (-0x1.6c16b348bc12cp-10 + z * (0x1.a00eb9af2f4c7p-16 + z * -0x1.23c97e5fc048ap-22))));
+    }
+    for (Index k = 0; k < size; ++k) {
+      const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
+      const auto s = std::bit_cast<std::uint64_t>(m * sines[k]),
+                 c = std::bit_cast<std::uint64_t>(m * cosines[k]);
+      const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
+      // 0 where a value is close to the middle between two floats, or the distance is small.
+      const std::uint64_t s_apart = (s - (middle - places)) & outside,
+                          c_apart = (c - (middle - places)) & outside;
+      doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
+      cos[k] = std::bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
+      sin[k] = std::bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
     }
   }
-
- private:
-  /// Whether a product that is not 0 is small.
-  template <class Row>
-  bool occur(const Row& coordinates) const {
-    for (Index a = 0; a < frequencies_.axes(); ++a) {
-      const double coordinate = coordinates(a);
-      if (!equal(coordinate, 0) && is_small(slowest_(a) * coordinate)) return true;
-    }
-    return false;
-  }
-
-  const frequencies& frequencies_;
-  number_array<double> slowest_;  // [axes]: of the pairs that turn along it
 };
+
+/// The same for float: a block of pairs at a time, and those again whose doubles do not say which of two
+/// floats is nearer.
+template <class Row>
+void write_row(const row_angles& angles, const Row& coordinates, double m, float* cos, float* sin) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // then all pairs are too inexact
+  const std::uint64_t smallest = std::bit_ceil((std::min)(static_cast<std::uint64_t>(angles.axes()), most))
+                                 << 41;
+  float_block block;
+  for (Index first = 0; first < angles.pairs(); first += float_block::size) {
+    const Index count = (std::min)(float_block::size, angles.pairs() - first);
+    angles.find_upper(coordinates, first, block.turns);
+    block.evaluate(m, smallest);
+    std::uint64_t doubtful = m < 0x1p-100 ? 1 : 0;  // products with m may be subnormal floats
+    for (Index k = 0; k < count; ++k) {
+      cos[first + k] = static_cast<float>(block.cos[k]);
+      sin[first + k] = static_cast<float>(block.sin[k]);
+      doubtful |= block.doubtful[k];
+    }
+    for (Index k = 0; k < count && doubtful != 0; ++k)
+      if (block.doubtful[k] != 0 || m < 0x1p-100)
+        write_entry(angles, first + k, coordinates, m, cos[first + k], sin[first + k]);
+  }
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI
