@@ -297,6 +297,13 @@ bool contracts() {
   return x * x + z != 0x1p-29;  // 2^-29 + 2^-60 in one rounding
 }
 
+/// Clang contracts within an expression, GCC across expressions: other products and sums, and other bits.
+#if defined(__clang__)
+[[maybe_unused]] constexpr const char* as_compiler_contracts = "contracted_in_expressions";
+#else
+[[maybe_unused]] constexpr const char* as_compiler_contracts = "contracted";
+#endif
+
 /// What products and sums of two numbers depend on.
 std::string products() {
 #if ROPE_DETAIL_FUSED
