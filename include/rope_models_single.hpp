@@ -3852,12 +3852,17 @@ class binary_turns {
     constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
                                                  0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
                                                  0x7f09d5f47d4d3770u, 0x28be60db9391054au};
-    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
-    const binary f = binary_of(inv_freq), c = binary_of(coordinate);
+    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. Where the
+    // coordinate is a power of two it has 53 bits, which halves the work.
+    const binary f = binary_of(inv_freq);
+    binary c = binary_of(coordinate);
+    const int zeros = std::countr_zero(c.significand | std::uint64_t{1} << 63);
+    c = {c.significand >> zeros, c.exponent + zeros};
     const uint128 significand = multiply(f.significand, c.significand);
     unit_ = f.exponent + c.exponent - 384;
     const std::uint64_t factors[2] = {significand.lo, significand.hi};
     for (int i = 0; i < 2; ++i) {
+      if (factors[i] == 0) continue;
       std::uint64_t carry = 0;
       for (int j = 0; j < 6; ++j) {
         const uint128 sum =
@@ -3874,9 +3879,14 @@ class binary_turns {
     if (word >= 8) return 0;
     return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
   }
+  /// The phase: what is left without whole turns, rounded to 2^-192 turn.
+  phase rounded() const {
+    const phase cut = {{word_from(-64), word_from(-128), word_from(-192)}};
+    return cut + phase{{0, 0, word_from(-256) >> 63}};
+  }
  private:
   std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
-  int unit_;                     // the lowest bit is 2^unit turns: at most -361
+  int unit_;                     // the lowest bit is 2^unit turns: at most -309
 };
 }  // namespace detail
 /// The phase of the angle `inv_freq * coordinate` radians: the exact product over 2 pi, modulo 1.
@@ -3890,9 +3900,7 @@ class binary_turns {
 /// Accuracy:  (1/2 + 2^-64) 2^-192 turn
 inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   if (detail::equal(inv_freq, 0) || detail::equal(coordinate, 0)) return {};
-  const detail::binary_turns turns(inv_freq, coordinate);
-  const phase cut = {{turns.word_from(-64), turns.word_from(-128), turns.word_from(-192)}};
-  const phase rounded = cut + phase{{0, 0, turns.word_from(-256) >> 63}};
+  const phase rounded = detail::binary_turns(inv_freq, coordinate).rounded();
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 namespace detail {
@@ -3997,61 +4005,21 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// A coordinate that is no integer, as significand * 2^-places.
-struct fractional {
-  std::uint64_t significand;
-  int word, bit;  // places = 64 word + bit
-  explicit fractional(double coordinate) {
-    const binary c = binary_of(coordinate);  // exponent < 0, as every double from 2^53 on is an integer
-    significand = c.significand;
-    word = -c.exponent / 64;
-    bit = -c.exponent % 64;
-  }
-};
-/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns as an integer in units of 2^-256 turn,
-/// whose bits are enough for every coordinate that is a double.
-class turning_rate {
- public:
-  explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
-    const binary_turns turns(inv_freq, 1.0);
-    for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
-  }
-  /// The phase at a coordinate, given by its sign and its magnitude.
-  ///
-  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn for magnitudes up to 2^53
-  phase at(bool negative, const fractional& magnitude) const {
-    if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
-    const std::uint64_t* turns = turns_ + magnitude.word;
-    const int bit = magnitude.bit;
-    const auto shifted = [turns, bit](int w) {
-      return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
-    };
-    const std::uint64_t s = magnitude.significand;
-    // shifted(w): word w of turns * 2^-places, word 0 beginning at 2^-256 turn. Whole turns of the product
-    // drop out.
-    const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
-    const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
-    const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
-    const phase turned = {{c.hi + s * shifted(3) + middle.hi, middle.lo, low.lo}};
-    return negative_ != negative ? -turned : turned;
-  }
- private:
-  std::uint64_t turns_[9] =
-      {};  // words from 2^-256, 2^-192, 2^-128, 2^-64 turn and whole turns on, then zeros
-  bool negative_;
-};
 /// How one pair turns along one axis.
 struct pair_turning {
-  double inv_freq;
-  phase step;         // of one unit
-  turning_rate rate;  // for coordinates that are not integers
-  explicit pair_turning(double speed) : inv_freq(speed), step(phase_of(speed)), rate(speed) {}
+  double inv_freq = 0;
+  phase step;  // of one unit
+  pair_turning() = default;
+  explicit pair_turning(double speed) : pair_turning(speed, binary_turns(speed, 1.0)) {}
+  /// Requires: turns == binary_turns(speed, 1.0)
+  pair_turning(double speed, const binary_turns& turns)
+      : inv_freq(speed), step(speed < 0 ? -turns.rounded() : turns.rounded()) {}
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   /// Requires: |coordinate| <= 2^53
   EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
     const auto whole = static_cast<std::int64_t>(coordinate);
     if (equal(coordinate, static_cast<double>(whole))) return at(whole);
-    return rate.at(coordinate < 0, fractional(coordinate));
+    return phase_of(inv_freq, coordinate);
   }
 };
 /// sum_a inv_freq(i, a) * coordinate_a of every pair i: exact for one pair, to 64 bits for many. A row of
@@ -4061,14 +4029,15 @@ class row_angles {
   /// As many pairs are brought to 64 bits at a time.
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
-      : turning_(of.pairs(), of.axes()),
+      : turning_(of.pairs(), of.axes(), {}),
         words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
         const double inv_freq = of.inv_freq(i, a);
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
-        turning_(i, a) = pair_turning(inv_freq);
+        if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
+        turning_(i, a) = pair_turning(inv_freq, turns);
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
@@ -4136,11 +4105,12 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
+  /// Of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and whether inv_freq is
+  /// negative.
   static constexpr Index columns = 8;
   number_array<pair_turning> turning_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
-  number_array<std::uint32_t>
-      words_;  // [pairs up to whole blocks, 3 axes]: bits of the steps, from the first
+  number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -4524,7 +4494,8 @@ class frequency_table {
   ///            not finite or above 2^53 in magnitude; std::length_error as above
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
+  /// Cost:      that of a range, and half as much again per further axis; in double two to six times as much
+  ///            for one to three axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}

@@ -95,7 +95,8 @@ class frequency_table {
   ///            not finite or above 2^53 in magnitude; std::length_error as above
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
+  /// Cost:      that of a range, and half as much again per further axis; in double two to six times as much
+  ///            for one to three axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
