@@ -100,6 +100,32 @@ TEST_CASE("a number array that was moved from is empty", "[base]") {
   CHECK(moved.rows() == 0);
 }
 
+TEST_CASE("a number array over memory of the caller's leaves it alone, and its copies have their own",
+          "[base]") {
+  int numbers[6] = {1, 2, 3, 4, 5, 6};
+  {
+    number_array<int> array = number_array<int>::over(numbers, 3, 2);
+    CHECK(array(1, 1) == 5);
+    array(1, 1) = 7;
+    const number_array<int> copy = array;
+    number_array<int> moved = std::move(array), assigned;
+    CHECK(array.data() == nullptr);  // NOLINT(bugprone-use-after-move): the state under test
+    assigned = moved;
+    CHECK(moved.data() == numbers);
+    numbers[0] = 9;
+    CHECK(moved(0) == 9);
+    CHECK(copy(0) == 1);
+    CHECK(assigned(0) == 1);
+    array = std::move(moved);
+    CHECK(array.data() == numbers);
+    array = copy;
+    CHECK(same(array, copy));
+    moved = copy;
+    CHECK(moved.data() != numbers);
+  }
+  CHECK(numbers[4] == 7);
+}
+
 TEST_CASE("a number array without numbers has no memory, nor do its copies", "[base]") {
   const number_array<int> none, no_columns(3, 0), copy = none, copy_of_shape = no_columns;
   for (const number_array<int>* array : {&none, &no_columns, &copy, &copy_of_shape}) {

@@ -25,7 +25,8 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Numbers [rows, columns], column-major, in memory of their own. map() shows them to Eigen.
+/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
+/// Eigen.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
 ///     axis.restart(10000);
@@ -74,6 +75,17 @@ class number_array {
     to = values.derived().array();
   }
 
+  /// The numbers that are in memory of the caller's, which must outlive the array and what it is moved to. A
+  /// copy of the array has memory of its own.
+  static number_array over(Scalar* data, Index rows, Index columns) noexcept {
+    number_array array;
+    array.data_ = data;
+    array.rows_ = rows;
+    array.columns_ = columns;
+    array.owned_ = false;
+    return array;
+  }
+
   /// A copy of the shape and the numbers.
   number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
     for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
@@ -82,7 +94,8 @@ class number_array {
   number_array(number_array&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         rows_(std::exchange(other.rows_, 0)),
-        columns_(std::exchange(other.columns_, 0)) {}
+        columns_(std::exchange(other.columns_, 0)),
+        owned_(std::exchange(other.owned_, true)) {}
   /// All or nothing.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
@@ -91,10 +104,11 @@ class number_array {
     std::swap(data_, taken.data_);
     std::swap(rows_, taken.rows_);
     std::swap(columns_, taken.columns_);
+    std::swap(owned_, taken.owned_);
     return *this;
   }
   ~number_array() {
-    if (data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
+    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
   }
 
   /// Gives the array another shape and new memory; the numbers are then indeterminate.
@@ -162,6 +176,7 @@ class number_array {
 
   Scalar* data_ = nullptr;
   Index rows_ = 0, columns_ = 0;
+  bool owned_ = true;
 };
 
 }  // namespace ROPE_ABI
