@@ -3318,20 +3318,26 @@ double checked_magnitude(double attention_factor) {
 inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
-/// Coordinates as doubles, [rows, axes], if they are finite and at most 2^53 in magnitude, up to which
-/// integers are exact.
+/// The fingerprint of the frequencies of a table, if they can be those of a table.
 ///
 /// Throws:  std::invalid_argument
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  using coordinate = typename Derived::Scalar;
+template <class S>
+std::uint64_t checked_fingerprint(const frequencies& of) {
+  return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+}
+/// Checks the coordinates at(row, axis): there must be one per axis of the frequencies, finite and at most
+/// 2^53 in magnitude, up to which integers are exact.
+///
+/// Throws:  std::invalid_argument
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
                 "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (coordinates.cols() != axes)
-    ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
-                                              "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const number_array<coordinate> given = coordinates;
+  if (columns != axes)
+    ROPE_THROW(std::invalid_argument, message(function, ": coordinates must be [rows, ", axes, "], got [",
+                                              rows, ", ", columns, "]"));
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -3340,14 +3346,23 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
     else
       return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
   };
-  for (Index r = 0; r < given.rows(); ++r)
-    for (Index a = 0; a < given.cols(); ++a)
-      if (!fits(given(r, a))) {
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!fits(at(r, a))) {
         using shown = std::conditional_t<whole, coordinate, double>;
         ROPE_THROW(std::invalid_argument,
-                   message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
-                           static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
+                   message(function, ": a coordinate must be finite and at most 2^53 in magnitude, got ",
+                           static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a));
       }
+}
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
   number_array<double> checked(given.rows(), given.cols());
   for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
   return checked;
@@ -3365,6 +3380,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
+/// Makes tables in memory of the caller's: tables/row_maker.hpp.
+struct borrowed_table;
 /// The entries of a table, and what a rotation has to know of them.
 template <class S>
 struct table_view {
@@ -3608,6 +3625,7 @@ class frequency_table {
       : frequency_table(of, static_cast<std::int64_t>(first),
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
   /// One row per token, at the coordinates of that token; the position of row r is r.
+  /// row_maker::table makes the same table for every step, without an allocation.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
@@ -3715,14 +3733,14 @@ class frequency_table {
   }
  private:
   friend struct detail::given_entries;
+  friend struct detail::borrowed_table;
   struct unwritten_tag {};
   struct range_tag {};
   struct coordinates_tag {};
   frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::mix_inv_freq(
-            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
+        fingerprint_(detail::checked_fingerprint<S>(of)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
       : frequency_table(of, first, rows, unwritten_tag{}) {
@@ -3732,14 +3750,25 @@ class frequency_table {
   }
   frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
       : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
+    at_origin_ = number_array<unsigned char>(rows(), 1);
+    write_rows(std::move(coordinates), detail::row_angles(of));
+  }
+  /// Requires: fingerprint is that of the frequencies; entries [2 pairs, rows], at_origin [rows]
+  frequency_table(frequencies&& of, std::uint64_t fingerprint, number_array<S>&& entries,
+                  number_array<unsigned char>&& at_origin)
+      : frequencies_(std::move(of)),
+        first_(0),
+        fingerprint_(fingerprint),
+        entries_(std::move(entries)),
+        at_origin_(std::move(at_origin)) {}
+  void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
     source_ = table_source::coordinates;
-    const detail::row_angles angles(of);
-    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
     for (Index r = 0; r < rows(); ++r) {
       const auto coordinate = [&](Index a) { return coordinates_(r, a); };
       write_row(r, angles, coordinate);
+      at_origin_(r) = 1;
       for (Index a = 0; a < frequencies_.axes(); ++a)
         if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
     }

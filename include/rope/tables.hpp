@@ -11,6 +11,7 @@
 #include <rope/tables/phase.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
+#include <rope/tables/row_maker.hpp>
 #include <rope/tables/table.hpp>
 #include <rope/tables/xpos.hpp>
 

@@ -45,6 +45,7 @@ template struct rope::quantized_view<const std::int8_t>;
 #define ROPE_TEST_OF_ENTRIES(S)            \
   template class rope::frequency_table<S>; \
   template class rope::placed_table<S>;    \
+  template class rope::row_maker<S>;       \
   template class rope::xpos<S>;            \
   template class rope::model_tables<S>;
 

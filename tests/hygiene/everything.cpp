@@ -9,6 +9,7 @@
 #include <rope/rope.hpp>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -79,6 +80,15 @@ void use_rotation() {
   };
   const frequencies plain(6);
   const frequency_table<float> one(plain, 2 * tokens);
+  const row_maker<float> maker(plain);
+  std::vector<std::byte> of_table(maker.memory_size(1));
+  std::vector<float> cos_sin_of_row(6);
+  const Eigen::Array<double, 1, 1> somewhere(2.5);
+  maker.write(somewhere, cos_sin_of_row);
+  maker.write(2, cos_sin_of_row);
+  const auto first_token = thd(x.q.data(), 1, heads, head_dim);
+  rotate<Layout>(first_token, maker.table(somewhere, of_table));
+  unrotate<Layout>(first_token, maker.table(somewhere, of_table));
   rotate<Layout>(q, one, 3);
   unrotate<Layout>(q, one, 3);
   expect(agree(x.q, before), "unrotate takes rotate back");

@@ -79,6 +79,12 @@ TEST_CASE("calls of the pages: tables", "[library]") {
   CHECK(frequency_table(f, coordinates).rows() == 5);
   const frequency_table table(f, 8192);
   CHECK(table.at_channel(128).first_channel() == 128);
+  const row_maker<> maker(f);
+  std::vector<std::byte> memory(maker.memory_size(5));
+  std::vector<float> rows(5 * 8);
+  CHECK(maker.table(coordinates, memory).rows() == 5);
+  maker.write(coordinates, rows);
+  CHECK(rows[0] == 1);
   CHECK(frequency_table<>::with_float_angles(f, first, last).rows() == 7);
   CHECK(xpos(f, 4096, {.center = 2048}).queries().rows() == 4096);
   CHECK(table_of_angles(angles, table_form::half_width).pairs() == 4);

@@ -127,6 +127,27 @@ TEST_CASE("eight threads make tables, and use those of each other", "[library]")
   for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
 }
 
+TEST_CASE("eight threads share one row_maker, each with memory of its own", "[library]") {
+  const rope::row_maker<float> maker(rope::frequencies(head_dim, 1e4));
+  const auto positions_of = [](Index user) {
+    return Eigen::Array<Index, tokens, 1>::LinSpaced(tokens, user, user + tokens - 1);
+  };
+  const auto rotated = [&](const rope::frequency_table<float>& table, Index user) {
+    auto q = numbers(heads, user, 1);
+    rope::rotate<half_split>(view(q), table);
+    return q.values;
+  };
+  std::vector<int> same(std::size_t(users), 0);
+  together([&](Index user, Index) {
+    const auto positions = positions_of(user);
+    std::vector<std::byte> memory(maker.memory_size(tokens));
+    const rope::frequency_table<float> expected(rope::frequencies(head_dim, 1e4), positions);
+    same[std::size_t(user)] +=
+        testing::same_bits(rotated(maker.table(positions, memory), user), rotated(expected, user));
+  });
+  for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
+}
+
 TEST_CASE("eight threads share one block, and append to caches of their own", "[library]") {
   const testing::random_block<float> memory({.heads = 4,
                                              .kv_heads = 2,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rope.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -98,11 +99,19 @@ TEST_CASE("a decoding step of a warm block allocates nothing", "[noalloc]") {
   const rope::frequency_table<float> table(rope::frequencies(64), 40);
   rope::kv_cache<float> cache(1, 40, 2, 64);
   rope::ring_cache<float> ring(1, {.sinks = 2, .window = 10}, 2, 64);
+  rope::kv_cache<float> on_axes(1, 40, 2, 64, rope::token_axes{3});
+  const rope::row_maker<float> maker(
+      rope::on_axes(rope::frequencies(64), rope::contiguous_sections({8, 12, 12})));
+  std::vector<std::byte> memory(maker.memory_size(1));
+  Eigen::Array<std::int64_t, 1, 3> at(0, 0, 0);
   const auto decode = [&] {
     block.forward(x, cache, out, table);
     block.forward(x, ring, out, table);
     block.forward(x, 1, out, table, 7);
     block.forward(few, 2, few_out, table, 7);  // as many as are still multiplied one by one
+    const rope::frequency_table<float> of_token = maker.table(at, memory);
+    block.forward(x, on_axes, out, of_token);
+    at.setConstant(on_axes.next_positions()[0]);
   };
   for (int i = 0; i < 30; ++i) decode();
   CHECK(allocations_in(decode) == 0);
@@ -172,6 +181,26 @@ TEST_CASE("a decoding step through a warm cache of coordinates allocates nothing
   check(rope::kv_cache<float>(1, 300, 2, 64, rope::token_axes{3}));
   check(rope::kv_cache<Eigen::bfloat16>(1, 300, 2, 64, rope::token_axes{3}));
   check(rope::ring_cache<float>(1, {.sinks = 4, .window = 100, .chunk = 2}, 2, 64, rope::token_axes{3}));
+
+  // A table of every step, by a row_maker.
+  const rope::row_maker<float> maker(on_axes);
+  std::vector<std::byte> memory(maker.memory_size(1));
+  const auto check_steps = [&](auto cache) {
+    step<float> token;
+    const auto decode = [&] {
+      const Eigen::Array<std::int64_t, 1, 3> at =
+          Eigen::Array<std::int64_t, 1, 3>::Constant(cache.next_positions()[0]);
+      const rope::frequency_table<float> table = maker.table(at, memory);
+      cache.template append<half_split>(token.k(), token.k(), table);
+      rope::attention<half_split>(token.q(), cache, token.out(), table);
+    };
+    for (int i = 0; i < 299; ++i) decode();
+    CHECK(allocations_in(decode) == 0);
+    CHECK(cache.next_positions()[0] == 300);
+  };
+  check_steps(rope::kv_cache<float>(1, 300, 2, 64, rope::token_axes{3}));
+  check_steps(
+      rope::ring_cache<float>(1, {.sinks = 4, .window = 100, .chunk = 2}, 2, 64, rope::token_axes{3}));
 
   rope::kv_cache<float> raw(1, 300, 2, 64, rope::token_axes{3}, 0, rope::key_storage::raw);
   step<float> token;

@@ -266,6 +266,13 @@ TEMPLATE_TEST_CASE("tables that find no memory leave nothing behind", "[noalloc]
     check([&] { return table_of_angles(angles, table_form::half_width); });
     check([&] { return table_of_cos_sin(cos, sin, table_form::half_width); });
   }
+  check_making([&] { return row_maker<S>(f); },
+               [](const row_maker<S>& a, const row_maker<S>& b) {
+                 S of_a[16], of_b[16];
+                 a.write(9, of_a);
+                 b.write(9, of_b);
+                 return std::equal(of_a, of_a + 16, of_b);
+               });
   check_making([&] { return xpos<S>(f, 20, {.center = 7}); },
                [](const auto& a, const auto& b) {
                  return same_table(a.queries(), b.queries()) && same_table(a.keys(), b.keys());

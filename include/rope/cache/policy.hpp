@@ -89,7 +89,9 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///
 /// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
 /// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
-/// coordinates. Text needs none: `append` with a table of positions, of the schedule itself, puts it on
+/// coordinates. row_maker::table makes the table of a step in memory of the caller's, without an allocation.
+///
+/// Text needs no table of coordinates: `append` with a table of positions, of the schedule itself, puts it on
 /// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
 /// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
 /// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of

@@ -2,7 +2,6 @@
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
-#include <bit>  // std::bit_cast
 #include <cmath>
 #include <concepts>  // std::integral
 #include <cstddef>
@@ -88,6 +87,7 @@ class frequency_table {
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
+  /// row_maker::table makes the same table for every step, without an allocation.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
@@ -203,6 +203,7 @@ class frequency_table {
 
  private:
   friend struct detail::given_entries;
+  friend struct detail::borrowed_table;
 
   struct unwritten_tag {};
   struct range_tag {};
@@ -211,8 +212,7 @@ class frequency_table {
   frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::mix_inv_freq(
-            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), of)),
+        fingerprint_(detail::checked_fingerprint<S>(of)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
@@ -224,14 +224,27 @@ class frequency_table {
 
   frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
       : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
+    at_origin_ = number_array<unsigned char>(rows(), 1);
+    write_rows(std::move(coordinates), detail::row_angles(of));
+  }
+
+  /// Requires: fingerprint is that of the frequencies; entries [2 pairs, rows], at_origin [rows]
+  frequency_table(frequencies&& of, std::uint64_t fingerprint, number_array<S>&& entries,
+                  number_array<unsigned char>&& at_origin)
+      : frequencies_(std::move(of)),
+        first_(0),
+        fingerprint_(fingerprint),
+        entries_(std::move(entries)),
+        at_origin_(std::move(at_origin)) {}
+
+  void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
     source_ = table_source::coordinates;
-    const detail::row_angles angles(of);
-    at_origin_ = number_array<unsigned char>(rows(), 1, 1);
     for (Index r = 0; r < rows(); ++r) {
       const auto coordinate = [&](Index a) { return coordinates_(r, a); };
       write_row(r, angles, coordinate);
+      at_origin_(r) = 1;
       for (Index a = 0; a < frequencies_.axes(); ++a)
         if (!detail::equal(coordinate(a), 0)) at_origin_(r) = 0;
     }

@@ -2,8 +2,10 @@
 #include <rope/attention/attention.hpp>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/frequencies.hpp>
 #include <rope/tables.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <numbers>
 #include <vector>
@@ -60,6 +62,18 @@ TEST_CASE("the comment of placed_table shows its use", "[tables]") {
   rotate<interleaved>(q, k, last, start);
   rotate<interleaved>(thd(by_window.data(), 1, 2, 192).channels(128, 64), table, start);
   CHECK(memory == by_window);
+}
+
+TEST_CASE("the comment of row_maker shows its use", "[tables]") {
+  std::vector<float> heads(2 * 128, 1.0f);
+  const auto q = thd(heads.data(), 1, 1, 128), k = thd(heads.data() + 128, 1, 1, 128);
+  const Eigen::Array<double, 1, 3> coordinates(7, 2.5, 3);
+  const row_maker<> maker(on_axes(frequencies(128), contiguous_sections({16, 24, 24})));  // per model
+  std::vector<std::byte> memory(maker.memory_size(1));                                    // per thread
+  const frequency_table<> table = maker.table(coordinates, memory);                       // per step
+  rotate<half_split>(q, k, table);
+  CHECK(heads[0] == testing::Approx(table.cos(0)[0] - table.sin(0)[0]));
+  CHECK(heads[128] == heads[0]);
 }
 
 TEST_CASE("the comments of phases show their use", "[tables]") {

@@ -2,6 +2,7 @@
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
+#include <bit>  // std::bit_cast
 #include <cmath>
 #include <concepts>  // std::integral
 #include <cstddef>
@@ -103,20 +104,27 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
 
-/// Coordinates as doubles, [rows, axes], if they are finite and at most 2^53 in magnitude, up to which
-/// integers are exact.
+/// The fingerprint of the frequencies of a table, if they can be those of a table.
 ///
 /// Throws:  std::invalid_argument
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  using coordinate = typename Derived::Scalar;
+template <class S>
+std::uint64_t checked_fingerprint(const frequencies& of) {
+  return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+}
+
+/// Checks the coordinates at(row, axis): there must be one per axis of the frequencies, finite and at most
+/// 2^53 in magnitude, up to which integers are exact.
+///
+/// Throws:  std::invalid_argument
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
                 "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (coordinates.cols() != axes)
-    ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
-                                              "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const number_array<coordinate> given = coordinates;
+  if (columns != axes)
+    ROPE_THROW(std::invalid_argument, message(function, ": coordinates must be [rows, ", axes, "], got [",
+                                              rows, ", ", columns, "]"));
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -125,14 +133,24 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
     else
       return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
   };
-  for (Index r = 0; r < given.rows(); ++r)
-    for (Index a = 0; a < given.cols(); ++a)
-      if (!fits(given(r, a))) {
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!fits(at(r, a))) {
         using shown = std::conditional_t<whole, coordinate, double>;
         ROPE_THROW(std::invalid_argument,
-                   message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
-                           static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
+                   message(function, ": a coordinate must be finite and at most 2^53 in magnitude, got ",
+                           static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a));
       }
+}
+
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
   number_array<double> checked(given.rows(), given.cols());
   for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
   return checked;

@@ -22,6 +22,8 @@ namespace detail {
 
 /// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
+/// Makes tables in memory of the caller's: tables/row_maker.hpp.
+struct borrowed_table;
 
 /// The entries of a table, and what a rotation has to know of them.
 template <class S>
