@@ -23082,7 +23082,6 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 
 #ifndef ROPE_TABLES_ROW_MAKER_HPP
 #define ROPE_TABLES_ROW_MAKER_HPP
-#include <memory>  // std::align
 /// Rows of cos and sin in memory of the caller's, for steps whose coordinates are not known before.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -23204,9 +23203,8 @@ class row_maker {
                                                         " rows must have at least memory_size(", rows,
                                                         ") = ", size, " bytes, got ", memory.size()));
     // 2 * pairs entries of S are a multiple of 8 bytes, so what follows them is aligned as they are.
-    void* begin = memory.data();
-    std::size_t space = memory.size();
-    begin = std::align(alignof(double), size - (alignof(double) - 1), begin, space);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    void* begin = memory.data() + (0 - address) % alignof(double);
     auto* entries = static_cast<S*>(begin);
     auto* numbers = static_cast<double*>(static_cast<void*>(entries + rows * rotary_dim()));
     auto* at_origin = static_cast<unsigned char*>(static_cast<void*>(numbers + rows * axes()));
