@@ -291,7 +291,7 @@ std::uint64_t attention_gradient(const rope::attention_options& options = {}) {
 }
 
 /// Whether this compiler makes a product and a sum one rounding: it may, where the processor can.
-bool contracts() {
+[[maybe_unused]] bool contracts() {
   volatile double a = 1 + 0x1p-30, c = -1;
   const double x = a, z = c;
   return x * x + z != 0x1p-29;  // 2^-29 + 2^-60 in one rounding
