@@ -20,9 +20,8 @@ import re
 import subprocess
 import sys
 
-FORMATS = {  # the struct, its header, its tables
-    "hugging_face": ("hugging_face_record", ["hugging_face_records.hpp", "hugging_face_layered_records.hpp",
-                                             "hugging_face_hybrid_records.hpp"]),
+FORMATS = {  # the struct, its tables
+    "hugging_face": ("hugging_face_record", ["hugging_face_records.hpp", "hugging_face_layered_records.hpp"]),
     "gguf": ("gguf_record", ["gguf_records.hpp"]),
 }
 DETAIL = "include/rope/models/detail"
@@ -30,7 +29,7 @@ DETAIL = "include/rope/models/detail"
 
 def fields_of(struct):
     """(type, name) of every member, in order."""
-    text = open(f"{DETAIL}/{struct}.hpp").read()
+    text = open(f"{DETAIL}/record_fields.hpp").read()
     body = text[text.index(f"struct {struct} {{"):]
     body = re.sub(r"//[^\n]*", "", body[:body.index("\n};")])
     fields = []
@@ -45,8 +44,7 @@ def fields_of(struct):
 
 
 def enums():
-    text = "".join(open(f"{DETAIL}/{name}").read() for name in ("hugging_face_record.hpp", "gguf_record.hpp", "indexer.hpp"))
-    text += open("include/rope/rotation/layout.hpp").read()
+    text = open(f"{DETAIL}/record_fields.hpp").read() + open("include/rope/rotation/layout.hpp").read()
     text = re.sub(r"//[^\n]*", "", text)
     return {name: len([v for v in body.split(",") if v.strip()]) for name, body in re.findall(r"enum class (\w+) \{([^}]*)\}", text)}
 

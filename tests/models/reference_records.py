@@ -112,7 +112,7 @@ def check_transformers(models):
             wrong += theirs != ours
             if theirs != ours:
                 print(f"{name}: {key} is {theirs} in transformers and {ours} in the record {json.dumps(config)[:80]}")
-    for name in known(["hugging_face_records", "hugging_face_layered_records", "hugging_face_hybrid_records"]):
+    for name in known(["hugging_face_records", "hugging_face_layered_records"]):
         if name in seen or "layout" not in reference.get(name, {}):
             continue
         of = reference[name]
