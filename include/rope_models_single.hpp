@@ -354,15 +354,17 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 #ifndef ROPE_FREQUENCIES_AXES_HPP
 #define ROPE_FREQUENCIES_AXES_HPP
 
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-#include <new>
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <cmath>
+#include <numbers>
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
 #ifndef ROPE_BASE_STORAGE_HPP
 #define ROPE_BASE_STORAGE_HPP
+#include <new>          // std::align_val_t
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
 namespace rope {
@@ -584,117 +586,6 @@ class number_array {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
-/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The memory of an array, constructed before the map of it.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-}  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
-/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
-/// Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// The same for a vector.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that all have one value.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// The memory of the numbers becomes that of the array.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// The same for a vector.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers, to read; valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-namespace detail {
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double>, as what a template with the parameter T returns.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
-#include <numbers>
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope {
@@ -1142,6 +1033,115 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 
 #ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
+/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+}  // namespace detail
+/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
+/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
+/// Eigen::Array.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+ public:
+  /// The numbers as an Eigen array, to read.
+  using const_map = detail::const_array_map<Scalar, Columns>;
+  /// No numbers.
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// The same for a vector.
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+  /// The memory of the numbers becomes that of the array.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+  /// A copy of the shape and the numbers.
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// The same for a vector.
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+  /// The numbers, to read; valid until the next resize(), assignment or move.
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+namespace detail {
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double>, as what a template with the parameter T returns.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
 /// The rarer ways from one schedule to several axes, used like those of axes.hpp.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -2358,35 +2358,169 @@ auto score_matrix(const X& x) {
 }  // namespace rope
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
-/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
-/// where they are called.
+#ifndef ROPE_POSITIONS_POSITIONS_HPP
+#define ROPE_POSITIONS_POSITIONS_HPP
+/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
+/// them past 256, and a float not past 2^24.
 namespace rope {
 inline namespace ROPE_ABI {
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+template <class X>
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
+/// of different length.
+///
+///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
+///
+/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
+/// Throws:    std::invalid_argument if starts are a matrix
+template <position_integer Integer>
+struct row_starts {
+  detail::integer_list<Integer> starts;  // [batch]
+  /// The starts of the rows, which are not copied.
+  template <position_list X>
+  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+};
+template <position_list X>
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
+/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
+/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
+///
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
+///            in memory, outlive the call they are given to
+/// Throws:    std::invalid_argument if one of them is a matrix
+template <position_integer Integer>
+struct segments {
+  detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
+  detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
+  /// Segments at positions 0, 1, ...; the list is not copied.
+  template <position_list X>
+  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  /// Segments that go on at their starts; the lists are not copied.
+  template <position_list X, position_list Y>
+  segments(const X& offset_list, const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+};
+template <position_list X>
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
+/// The smallest and the largest position of a call; empty when it has no token.
+struct position_range {
+  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
+  void include(std::int64_t position) {
+    smallest = (std::min)(smallest, position);
+    largest = (std::max)(largest, position);
+  }
+  bool empty() const { return largest < smallest; }
+};
+/// An integer of the caller as a position. A value above the range of int64 becomes its largest number, which
+/// is outside every table too.
+template <position_integer Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
 }
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
+/// start + steps, or the end of the int64 range that it would leave: a sum that wrapped could be in a table
+/// again.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
 }
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
+// The forms in which a caller gives positions. Each has operator()(b, t), the position of token t of row b,
+// and range(), which checks lengths and returns the smallest and the largest position. Both stay at the ends
+// of the int64 range, so that calls without a table, which refuse no position, do not overflow.
+/// Token t of every row is at start + t.
+struct contiguous_positions {
+  std::int64_t start;
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(start);
+      range.include(advance(start, tokens - 1));
+    }
+    return range;
+  }
+};
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
+template <class Integer>
+struct listed_positions {
+  integer_list<Integer> ids;
+  Index row_stride;
+  listed_positions(const integer_list<Integer>& list, Index tokens)
+      : ids(list),
+        row_stride(list.rows > 1 ? list.row_stride
+                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
+                       ? tokens * list.column_stride
+                       : 0) {}
+  std::int64_t operator()(Index b, Index t) const {
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
+                         "], got [", ids.rows, ", ", ids.columns, "]"));
+    if (count != tokens && count != batch * tokens) {
+      if (batch == 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
+                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+    }
+    if (count > 0 && ids.data == nullptr)
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    position_range range;
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
+    return batch > 0 ? range : position_range{};
+  }
+};
+/// The ids of an expression, evaluated once into memory of its own.
+template <class Integer>
+struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
+  template <class X>
+  evaluated_positions(const X& expression, Index tokens)
+      : evaluated_list<Integer>(expression),
+        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+  evaluated_positions(const evaluated_positions& other)
+      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
+    this->ids.data = evaluated_list<Integer>::memory.data();
+  }
+};
+/// Token t of row b is at starts[b] + t.
+template <class Integer>
+struct started_rows {
+  integer_list<Integer> starts;
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    if (starts.size() != batch)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+    position_range range;
+    if (tokens == 0) return range;
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
+    }
+    return range;
+  }
+};
 /// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
 /// `tokens`, and none is below the one before.
 ///
@@ -2405,10 +2539,73 @@ void check_offsets(const char* function, const char* name, Index count, Index to
       ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
                                                 " after ", offset(s - 1)));
 }
+/// Token t is at its distance from the start of its segment, plus the start of that.
+template <class Integer>
+struct segmented_positions {
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    // The last segment that begins at t or before it is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
+    return advance(start_of(segment), t - as_position(offsets[segment]));
+  }
+  position_range range(const char* function, Index /*batch*/, Index tokens) const {
+    check_offsets(function, "segment offsets", offsets.size(), tokens,
+                  [&](Index s) { return as_position(offsets[s]); });
+    if (!starts.empty() && starts.size() + 1 != offsets.size())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
+                         " for ", offsets.size() - 1, " segments"));
+    position_range range;
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end == begin) continue;
+      // No difference overflows: offsets do not decrease from 0 on.
+      range.include(start_of(s));
+      range.include(advance(start_of(s), end - begin - 1));
+    }
+    return range;
+  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
+};
+/// The caller's positions in one of the forms above.
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
+  return {as_position(start)};
+}
+template <position_list X>
+auto position_source(const X& ids, Index tokens) {
+  if constexpr (integers_in_memory<X>)
+    return listed_positions<integer_of<X>>(list_of(ids), tokens);
+  else
+    return evaluated_positions<integer_of<X>>(ids, tokens);
+}
+template <class Integer>
+listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids.list, tokens};
+}
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
+  return {rows.starts};
+}
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
+  return {ragged.offsets, ragged.starts};
+}
 }  // namespace detail
+/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+template <class P>
+concept position_form = requires(const P& positions) {
+  detail::position_source(positions, Index{});
+};
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_BASE_LISTS_HPP
+#endif  // ROPE_POSITIONS_POSITIONS_HPP
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -2938,237 +3135,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_PARALLEL_HPP
-
-#ifndef ROPE_POSITIONS_POSITIONS_HPP
-#define ROPE_POSITIONS_POSITIONS_HPP
-/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
-/// them past 256, and a float not past 2^24.
-namespace rope {
-inline namespace ROPE_ABI {
-/// An integer that counts: every integral type but bool.
-template <class Integer>
-concept position_integer = detail::whole_number<Integer>;
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
-/// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
-template <class X>
-concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
-/// of different length.
-///
-///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
-///
-/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
-/// Throws:    std::invalid_argument if starts are a matrix
-template <position_integer Integer>
-struct row_starts {
-  detail::integer_list<Integer> starts;  // [batch]
-  /// The starts of the rows, which are not copied.
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-};
-template <position_list X>
-row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
-/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
-///
-///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
-///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
-///            in memory, outlive the call they are given to
-/// Throws:    std::invalid_argument if one of them is a matrix
-template <position_integer Integer>
-struct segments {
-  detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
-  detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
-  /// Segments at positions 0, 1, ...; the list is not copied.
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  /// Segments that go on at their starts; the lists are not copied.
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-};
-template <position_list X>
-segments(const X&) -> segments<detail::integer_of<X>>;
-template <position_list X, position_list Y>
-segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
-namespace detail {
-/// The smallest and the largest position of a call; empty when it has no token.
-struct position_range {
-  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
-  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
-  void include(std::int64_t position) {
-    smallest = (std::min)(smallest, position);
-    largest = (std::max)(largest, position);
-  }
-  bool empty() const { return largest < smallest; }
-};
-/// An integer of the caller as a position. A value above the range of int64 becomes its largest number, which
-/// is outside every table too.
-template <position_integer Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
-/// start + steps, or the end of the int64 range that it would leave: a sum that wrapped could be in a table
-/// again.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (sum_is_position(start, steps)) return start + steps;
-  return steps > 0 ? (limits::max)() : (limits::min)();
-}
-// The forms in which a caller gives positions. Each has operator()(b, t), the position of token t of row b,
-// and range(), which checks lengths and returns the smallest and the largest position. Both stay at the ends
-// of the int64 range, so that calls without a table, which refuse no position, do not overflow.
-/// Token t of every row is at start + t.
-struct contiguous_positions {
-  std::int64_t start;
-  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
-    return range;
-  }
-};
-/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class Integer>
-struct listed_positions {
-  integer_list<Integer> ids;
-  Index row_stride;
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
-                       : 0) {}
-  std::int64_t operator()(Index b, Index t) const {
-    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
-  }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    const Index count = ids.size();
-    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
-                         "], got [", ids.rows, ", ", ids.columns, "]"));
-    if (count != tokens && count != batch * tokens) {
-      if (batch == 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
-                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
-    }
-    if (count > 0 && ids.data == nullptr)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
-    position_range range;
-    for (Index r = 0; r < ids.rows; ++r)
-      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
-    return batch > 0 ? range : position_range{};
-  }
-};
-/// The ids of an expression, evaluated once into memory of its own.
-template <class Integer>
-struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
-  template <class X>
-  evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression),
-        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
-  evaluated_positions(const evaluated_positions& other)
-      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated_list<Integer>::memory.data();
-  }
-};
-/// Token t of row b is at starts[b] + t.
-template <class Integer>
-struct started_rows {
-  integer_list<Integer> starts;
-  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    if (starts.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
-    position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
-    return range;
-  }
-};
-/// Token t is at its distance from the start of its segment, plus the start of that.
-template <class Integer>
-struct segmented_positions {
-  integer_list<Integer> offsets;
-  integer_list<Integer> starts;
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that begins at t or before it is in [segment, last).
-    Index segment = 0, last = offsets.size();
-    while (last - segment > 1) {
-      const Index middle = segment + (last - segment) / 2;
-      (as_position(offsets[middle]) <= t ? segment : last) = middle;
-    }
-    return advance(start_of(segment), t - as_position(offsets[segment]));
-  }
-  position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    check_offsets(function, "segment offsets", offsets.size(), tokens,
-                  [&](Index s) { return as_position(offsets[s]); });
-    if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
-                         " for ", offsets.size() - 1, " segments"));
-    position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end == begin) continue;
-      // No difference overflows: offsets do not decrease from 0 on.
-      range.include(start_of(s));
-      range.include(advance(start_of(s), end - begin - 1));
-    }
-    return range;
-  }
-  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
-};
-/// The caller's positions in one of the forms above.
-template <position_integer Integer>
-contiguous_positions position_source(Integer start, Index /*tokens*/) {
-  return {as_position(start)};
-}
-template <position_list X>
-auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
-}
-template <class Integer>
-listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids.list, tokens};
-}
-template <class Integer>
-started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
-  return {rows.starts};
-}
-template <class Integer>
-segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
-  return {ragged.offsets, ragged.starts};
-}
-}  // namespace detail
-/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
-template <class P>
-concept position_form = requires(const P& positions) {
-  detail::position_source(positions, Index{});
-};
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_POSITIONS_POSITIONS_HPP
 
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
@@ -7136,6 +7102,40 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
 
 #ifndef ROPE_MODELS_DETAIL_FILE_READERS_HPP
 #define ROPE_MODELS_DETAIL_FILE_READERS_HPP
+
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
+/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
+/// where they are called.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_LISTS_HPP
 /// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
 namespace rope {
 inline namespace ROPE_ABI {

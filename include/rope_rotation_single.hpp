@@ -475,15 +475,17 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 }  // namespace rope
 #endif  // ROPE_BASE_MESSAGE_HPP
 
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-#include <new>
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <cmath>
+#include <numbers>
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
 #ifndef ROPE_BASE_STORAGE_HPP
 #define ROPE_BASE_STORAGE_HPP
+#include <new>          // std::align_val_t
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
 namespace rope {
@@ -705,117 +707,6 @@ class number_array {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
-/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// The memory of an array, constructed before the map of it.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-}  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
-/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
-/// Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// The same for a vector.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that all have one value.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// The memory of the numbers becomes that of the array.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// The same for a vector.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers, to read; valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-namespace detail {
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double>, as what a template with the parameter T returns.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
-#include <numbers>
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope {
@@ -1897,58 +1788,6 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
-
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
-/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
-/// where they are called.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
-/// `tokens`, and none is below the one before.
-///
-/// Throws:  std::invalid_argument, with `name` for that of the list
-template <class Offset>
-void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
-  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
-                       offset(Index{0}), " and ", offset(count - 1)));
-  for (Index s = 1; s < count; ++s)
-    if (offset(s) < offset(s - 1))
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
-                                                " after ", offset(s - 1)));
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_LISTS_HPP
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
 namespace rope {
@@ -2110,6 +1949,24 @@ struct started_rows {
     return range;
   }
 };
+/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
+/// `tokens`, and none is below the one before.
+///
+/// Throws:  std::invalid_argument, with `name` for that of the list
+template <class Offset>
+void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
+  if (count == 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
+                       offset(Index{0}), " and ", offset(count - 1)));
+  for (Index s = 1; s < count; ++s)
+    if (offset(s) < offset(s - 1))
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
+                                                " after ", offset(s - 1)));
+}
 /// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
 struct segmented_positions {

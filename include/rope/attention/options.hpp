@@ -11,10 +11,10 @@
 
 #include <rope/attention/product_precision.hpp>
 #include <rope/attention/score_view.hpp>
-#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
 /// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
@@ -41,25 +40,6 @@ void sort_distinct(std::vector<T>& list) {
 template <class T>
 std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-
-/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
-/// `tokens`, and none is below the one before.
-///
-/// Throws:  std::invalid_argument, with `name` for that of the list
-template <class Offset>
-void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
-  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
-                       offset(Index{0}), " and ", offset(count - 1)));
-  for (Index s = 1; s < count; ++s)
-    if (offset(s) < offset(s - 1))
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
-                                                " after ", offset(s - 1)));
 }
 
 }  // namespace detail

@@ -12,7 +12,6 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 

@@ -10,7 +10,6 @@
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/integer_range.hpp>
-#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
@@ -196,6 +195,25 @@ struct started_rows {
     return range;
   }
 };
+
+/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
+/// `tokens`, and none is below the one before.
+///
+/// Throws:  std::invalid_argument, with `name` for that of the list
+template <class Offset>
+void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
+  if (count == 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
+                       offset(Index{0}), " and ", offset(count - 1)));
+  for (Index s = 1; s < count; ++s)
+    if (offset(s) < offset(s - 1))
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
+                                                " after ", offset(s - 1)));
+}
 
 /// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>

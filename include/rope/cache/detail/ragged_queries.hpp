@@ -6,7 +6,6 @@
 #include <span>
 
 #include <rope/base/integer_range.hpp>
-#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/page_view.hpp>
