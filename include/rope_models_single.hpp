@@ -3468,20 +3468,20 @@ auto dht(Matrix&& m, Index heads) {
 
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
-/// A table and the channels of a head that turn by it.
+/// A table together with the channels of a head that it rotates.
 namespace rope {
 inline namespace ROPE_ABI {
 template <class S>
 class frequency_table;
-/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
-/// and no others. A table alone turns channels [0, rotary_dim).
+/// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A frequency_table alone rotates channels [0, rotary_dim).
 ///
 ///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
 ///     rotate<interleaved>(q, k, last, start);
 ///
-/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
-/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
-/// copy as a pointer.
+/// Every function that takes a table takes a placed_table. Rotation gives the bits of the same call on
+/// `x.channels(first_channel, rotary_dim)` with the table alone. A placed_table refers to its table, which
+/// must outlive it, and is as cheap to copy as a pointer.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -3491,19 +3491,19 @@ class placed_table {
   using scalar = S;
   /// Places `table` in the head.
   ///
-  /// \param first_channel  of the window that turns, counted in channels of a head
+  /// \param first_channel  the first rotated channel of a head
   ///
-  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
-  ///          checked by the call that turns it
+  /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
+  ///          rotated channels lie within head_dim
   placed_table(const frequency_table<S>& table, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
   }
-  /// The table, which is referred to.
+  /// The table.
   const frequency_table<S>& table() const { return *table_; }
-  /// The first channel of a head that turns.
+  /// The first rotated channel of a head.
   Index first_channel() const { return first_channel_; }
  private:
   const frequency_table<S>* table_;
@@ -3519,7 +3519,7 @@ placed_table<S> placed(const placed_table<S>& table) {
   return table;
 }
 }  // namespace detail
-/// What heads rotate by: a frequency_table, or one that is placed in the head.
+/// A table that heads rotate by: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
@@ -3638,9 +3638,9 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 #ifndef ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 #define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-/// Sine and cosine in integers: no compiler flag, no fused operation and no C library changes a bit of them.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide how an entry of a float table
-/// is rounded that lies close to the middle between two floats.
+/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
+/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
+/// that is close to the middle between two floats.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -3688,8 +3688,8 @@ constexpr Word upper_bits(uint192 a) {
   else
     return a.hi;
 }
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms at a time: products wait for
-/// fewer others than in a sum term by term.
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
+/// chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -3708,7 +3708,7 @@ struct fixed_pair {
 };
 /// Sine and cosine of x = 2 pi 2^-192 turn.
 ///
-/// With h = x / 2, both are a few products of h^2, which is at most 0.1543:
+/// Both are polynomials in h^2, where h = x / 2 and h^2 is at most 0.1543:
 ///
 ///     sin x = x (1 - h^2 (2/3 - h^2 (2/15 - ...)))
 ///     cos x = 1 - 2 (h^2 - h^2 (h^2 (1/3 - h^2 (2/45 - ...))))
@@ -3733,8 +3733,8 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
-/// The float nearest to m mantissa 2^exponent, a subnormal one too, where the product is not the exact middle
-/// between two floats.
+/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
@@ -3751,8 +3751,8 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   const std::uint64_t twice = (product >> (dropped - 1)).lo;
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
 }
-/// Whether every number that differs from x by at most `places` units of the last place of double is rounded
-/// to the same float. Read from the bits, which -ffast-math cannot reason about.
+/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
+/// from the bits of x, which -ffast-math does not affect.
 ///
 /// Requires:  places is a power of two
 constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
@@ -3808,7 +3808,7 @@ struct phase {
   }
 };
 namespace detail {
-/// |x| = significand * 2^exponent of a finite double, exactly.
+/// |x| = significand * 2^exponent, exactly, of a finite double x.
 struct binary {
   std::uint64_t significand;
   int exponent;
@@ -3823,8 +3823,8 @@ inline binary binary_of(double x) {
 inline binary binary_of(std::int64_t x) {
   return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
 }
-/// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
-/// small.
+/// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
+/// coordinate|.
 class binary_turns {
  public:
   binary_turns(double inv_freq, double coordinate) {
@@ -3832,8 +3832,8 @@ class binary_turns {
     constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
                                                  0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
                                                  0x7f09d5f47d4d3770u, 0x28be60db9391054au};
-    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. Where the
-    // coordinate is a power of two it has 53 bits, which halves the work.
+    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. If the
+    // coordinate is a power of two the significand has 53 bits, which halves the work.
     const binary f = binary_of(inv_freq);
     binary c = binary_of(coordinate);
     const int zeros = std::countr_zero(c.significand | std::uint64_t{1} << 63);
@@ -3859,7 +3859,7 @@ class binary_turns {
     if (word >= 8) return 0;
     return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
   }
-  /// The phase: what is left without whole turns, rounded to 2^-192 turn.
+  /// The phase: the part below one turn, rounded to 2^-192 turn.
   phase rounded() const {
     const phase cut = {{word_from(-64), word_from(-128), word_from(-192)}};
     return cut + phase{{0, 0, word_from(-256) >> 63}};
@@ -3884,16 +3884,18 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 namespace detail {
-/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
+/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
+/// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
-/// Whether a step has too few bits above 2^-192 turn to be counted: fewer than 61.
+/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
+/// positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
-/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
-/// in steps, up to 2^31 in magnitude, and as an exact product beyond it and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
+/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -3902,7 +3904,7 @@ EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t pos
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-  // Both parts are doubles, and together they are the distance.
+  // Both parts are exact doubles, and their sum is the distance.
   const std::uint64_t low = distance & 0xffffffffu;
   const phase turned =
       phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
@@ -3928,8 +3930,8 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   const std::uint64_t sign = 0 - (hi >> 63);
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, as the
-/// quadrants of a row are in no order.
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
+/// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = std::bit_cast<std::uint64_t>(distance.cos),
@@ -3938,7 +3940,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
   return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
           std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// cos and sin of at most an eighth of a turn, from words of 64 bits.
+/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
 EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
   if (turn == uint192{}) return {1, 0};
   const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
@@ -3946,15 +3948,15 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
   return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
           rounded(sine) * scale_of_bits(exponent + 1)};
 }
-/// m cos and m sin of an angle in (0, pi / 4], the nearest floats, from words of 128 bits.
+/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
 constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
   // One unit less than computed: cos x is less than 1, however small x is.
   constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
   return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
 }
-/// m cos and m sin of at most an eighth of a turn, to be rounded to S by storing them. A double has a
-/// relative error of 2^-52; where that does not tell which of two floats is nearer, 128 bits do.
+/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
+/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -3967,11 +3969,11 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 }  // namespace detail
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there sin x and
-/// cos x are sums of integers (detail/fixed_sine_cosine.hpp).
+/// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
+/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
 ///
-/// Accuracy:  S = float: correctly rounded, for values that are not within 2^-96 ulp of the middle between
-///            two floats; S = double: 0.51 ulp. The same bits everywhere (tests/oracle/table.test.cpp)
+/// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
+///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   const detail::quadrant_distance angle = detail::nearest_quadrant(p);
@@ -3981,11 +3983,11 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_TABLES_PHASE_HPP
-/// The angles of all pairs of a row of a table: at a position or at a row of coordinates.
+/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// How one pair turns along one axis.
+/// The frequency of one pair on one axis.
 struct pair_turning {
   double inv_freq = 0;
   phase step;  // of one unit
@@ -4002,11 +4004,11 @@ struct pair_turning {
     return phase_of(inv_freq, coordinate);
   }
 };
-/// sum_a inv_freq(i, a) * coordinate_a of every pair i: exact for one pair, to 64 bits for many. A row of
-/// coordinates is a function of the axis that returns an integer position or a double.
+/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
+/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
 class row_angles {
  public:
-  /// As many pairs are brought to 64 bits at a time.
+  /// The number of pairs per call of find_upper.
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
       : turning_(of.pairs(), of.axes(), {}),
@@ -4031,8 +4033,8 @@ class row_angles {
   /// The smallest |inv_freq|.
   double slowest() const { return slowest_; }
   const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
-  /// The upper 64 bits of the phases of pairs [first, first + block), or of those that there are: off by at
-  /// most four units per axis.
+  /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
+  /// axis. Beyond the last pair the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -4057,8 +4059,8 @@ class row_angles {
     }
   }
  private:
-  /// Adds count 2^-places times the frequencies, from 96 of their bits. Compilers multiply several words
-  /// of 32 bits at once.
+  /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
+  /// compilers vectorise products of such words.
   ///
   /// Requires: places in [-32, 96)
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
@@ -4085,8 +4087,8 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// Of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and whether inv_freq is
-  /// negative.
+  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
+  /// is negative.
   static constexpr Index columns = 8;
   number_array<pair_turning> turning_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
@@ -4099,11 +4101,11 @@ class row_angles {
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// What can be wrong with the numbers that a table is made from.
+/// Checks of the numbers that a table is made from.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// Whether the value, of any integer type, is at most `most`, which is not negative.
+/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
   if constexpr (std::is_unsigned_v<Integer>)
@@ -4111,18 +4113,18 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
+/// A position as a signed integer of 64 bits.
 ///
-/// Throws:  std::length_error
+/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
     ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
   return static_cast<std::int64_t>(position);
 }
-/// A count of positions that is not negative.
+/// A count of positions.
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
@@ -4142,9 +4144,10 @@ Index checked_rows(const char* function, First first, Last last) {
     ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
-/// The number of rows, if there is a pair and the address space holds the entries.
+/// The number of rows.
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
+///          space
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
@@ -4158,10 +4161,10 @@ Index checked_entries(Index rows, Index pairs) {
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
   return rows;
 }
-/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
-/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
+/// The attention_factor m.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
+///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -4173,21 +4176,21 @@ double checked_magnitude(double attention_factor) {
                        "], the normal numbers of the type of its entries, got ", attention_factor));
   return attention_factor;
 }
-/// inv_freq [pairs, axes] into a hash.
+/// Folds inv_freq [pairs, axes] into a hash.
 inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
-/// The fingerprint of the frequencies of a table, if they can be those of a table.
+/// The fingerprint of the frequencies of a table.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as checked_magnitude
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
 }
-/// Checks the coordinates at(row, axis): there must be one per axis of the frequencies, finite and at most
-/// 2^53 in magnitude, up to which integers are exact.
+/// Checks the coordinates at(row, axis).
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
+///          above 2^53 in magnitude, up to which a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
@@ -4233,7 +4236,7 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-/// Rows of a table: how a loop reads them, and how phases or angles become one.
+/// Rows of a table: how loops read them, and how they are computed from phases.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -4241,7 +4244,7 @@ namespace detail {
 struct given_entries;
 /// Makes tables in memory of the caller's: tables/row_maker.hpp.
 struct borrowed_table;
-/// The entries of a table, and what a rotation has to know of them.
+/// The entries of a table and the properties that a rotation reads.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -4250,7 +4253,7 @@ struct table_view {
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
-  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
+  /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   bool is_identity(std::int64_t position) const {
@@ -4265,10 +4268,10 @@ EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
   cos = static_cast<S>(value.cos);
   sin = static_cast<S>(value.sin);
 }
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase, a
-// multiple of 2^-192 turn, has fewer bits than a double where the angle is below 2^-140 rad.
-/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number.
+// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
+// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
+/// digits, which m sin shows if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -4279,15 +4282,16 @@ template <int exponent>
 bool is_below(double angle) {
   return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
 }
-/// Writes m cos and m sin of a small angle in units of small_unit: sin x is x and cos x is 1.
+/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1.
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
-/// Writes m cos and m sin of inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad sin x is x
-/// and cos x is 1, but for less than 2^-120 of them: the floats are those nearest to numbers that are smaller
-/// than m x, a product of integers, and m by a hair.
+/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
+/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The floats are therefore
+/// the nearest ones to numbers that are just below m x, which is an exact product of integers, and just below
+/// m.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -4312,7 +4316,7 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
   write_product(
       inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
 }
-/// Writes m cos and m sin of the angle of one pair.
+/// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
@@ -4349,7 +4353,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and which of them say how the float is rounded.
+/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -4357,8 +4361,9 @@ struct float_block {
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
-  std::uint64_t doubtful[size];  // 0: rounding gives the nearest float
-  /// \param smallest  a power of two: distances below it from a quarter turn are too inexact, in 2^-64 turn
+  std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
+  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
+  ///                  doubtful, since their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -4398,11 +4403,11 @@ struct float_block {
     }
   }
 };
-/// The same for float: a block of pairs at a time, and those again whose doubles do not say which of two
-/// floats is nearer.
+/// Writes m cos and m sin of every pair as the nearest floats: a block of pairs at a time in doubles, then
+/// the doubtful pairs again in integers.
 template <class Row>
 void write_row(const row_angles& angles, const Row& coordinates, double m, float* cos, float* sin) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // then all pairs are too inexact
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // with more axes every pair is doubtful
   const std::uint64_t smallest = std::bit_ceil((std::min)(static_cast<std::uint64_t>(angles.axes()), most))
                                  << 41;
   float_block block;
@@ -4428,7 +4433,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
 /// cos and sin of every pair's angle, for the positions a model will use.
 namespace rope {
 inline namespace ROPE_ABI {
-/// What the entries of a table come from.
+/// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
@@ -4439,8 +4444,7 @@ enum class table_source {
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
 ///
-/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
-/// other.
+/// A table does not depend on the layout: it has one entry per pair, and one table serves every layout.
 ///
 ///     const frequency_table table(frequencies(128, 500000.0), 8192);
 ///     rotate<half_split>(q, k, table, start);
@@ -4448,15 +4452,14 @@ enum class table_source {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
-/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
-///            it is: a float entry is the nearest float, with any attention_factor, unless the value is
-///            within 2^-48 ulp of the middle between two. A double entry is within 0.51 ulp; an
-///            attention_factor other than 1 adds one rounding. At every position up to 2^31 in magnitude
-///            (tests/oracle/). Integers decide all roundings, so entries have the same bits on every
-///            processor, by every compiler, at every level. Where the coordinates of several axes cancel,
-///            the angle has an error of 2^-159 rad per axis beside.
-/// Cost:      2 * pairs entries of memory per row; to build, per pair, 1.5 ns (float, AVX-512) to 12 ns
-///            (double) on Zen 5
+/// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
+///            (tests/oracle/). A float entry is the nearest float, except where the value is within 2^-48 ulp
+///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
+///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
+///            per axis, which matters only where coordinates cancel. Integer arithmetic decides all
+///            roundings: entries have the same bits on every processor, with every compiler and at every
+///            optimisation level
+/// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
 template <class S = float>
 class frequency_table {
   static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
@@ -4483,8 +4486,8 @@ class frequency_table {
   frequency_table(const frequencies& of, First first, Last last)
       : frequency_table(of, static_cast<std::int64_t>(first),
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
-  /// One row per token, at the coordinates of that token; the position of row r is r.
-  /// row_maker::table makes the same table for every step, without an allocation.
+  /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
+  /// every decoding step without allocating memory, use row_maker::table.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
@@ -4497,8 +4500,8 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
-  /// step is in float.
+  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
+  /// theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -4536,9 +4539,10 @@ class frequency_table {
   Index rows() const { return entries_.cols(); }
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
-  /// Number of channels that rotate: 2 * pairs.
+  /// Number of rotated channels: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
+  /// The frequencies [pairs, axes] that the table was built from, in rad per unit of position. Zeros if the
+  /// caller gave the entries.
   template <class Map = double_map>
   Map inv_freq() const {
     return frequencies_.template inv_freq<Map>();
@@ -4547,12 +4551,12 @@ class frequency_table {
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
-  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
   template <class Map = double_map>
   Map coordinates() const {
     return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
   }
-  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  /// The coordinate of one row on one axis.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
   /// The position of the first row.
   std::int64_t first() const { return first_; }
@@ -4560,16 +4564,16 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
-  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
-  /// of positions does not count, but that of given entries does.
+  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
+  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
+  /// or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// What the entries come from.
+  /// The origin of the entries.
   table_source source() const { return source_; }
   /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
-  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
-  /// must outlive what is returned.
+  /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
+  /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
@@ -4581,7 +4585,7 @@ class frequency_table {
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
-  /// The rows without any check.
+  /// The rows, for loops that have checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),

@@ -3595,20 +3595,20 @@ auto dht(Matrix&& m, Index heads) {
 
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
-/// A table and the channels of a head that turn by it.
+/// A table together with the channels of a head that it rotates.
 namespace rope {
 inline namespace ROPE_ABI {
 template <class S>
 class frequency_table;
-/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
-/// and no others. A table alone turns channels [0, rotary_dim).
+/// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A frequency_table alone rotates channels [0, rotary_dim).
 ///
 ///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
 ///     rotate<interleaved>(q, k, last, start);
 ///
-/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
-/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
-/// copy as a pointer.
+/// Every function that takes a table takes a placed_table. Rotation gives the bits of the same call on
+/// `x.channels(first_channel, rotary_dim)` with the table alone. A placed_table refers to its table, which
+/// must outlive it, and is as cheap to copy as a pointer.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -3618,19 +3618,19 @@ class placed_table {
   using scalar = S;
   /// Places `table` in the head.
   ///
-  /// \param first_channel  of the window that turns, counted in channels of a head
+  /// \param first_channel  the first rotated channel of a head
   ///
-  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
-  ///          checked by the call that turns it
+  /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
+  ///          rotated channels lie within head_dim
   placed_table(const frequency_table<S>& table, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
   }
-  /// The table, which is referred to.
+  /// The table.
   const frequency_table<S>& table() const { return *table_; }
-  /// The first channel of a head that turns.
+  /// The first rotated channel of a head.
   Index first_channel() const { return first_channel_; }
  private:
   const frequency_table<S>* table_;
@@ -3646,7 +3646,7 @@ placed_table<S> placed(const placed_table<S>& table) {
   return table;
 }
 }  // namespace detail
-/// What heads rotate by: a frequency_table, or one that is placed in the head.
+/// A table that heads rotate by: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
@@ -4005,9 +4005,9 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 #ifndef ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 #define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-/// Sine and cosine in integers: no compiler flag, no fused operation and no C library changes a bit of them.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide how an entry of a float table
-/// is rounded that lies close to the middle between two floats.
+/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
+/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
+/// that is close to the middle between two floats.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -4055,8 +4055,8 @@ constexpr Word upper_bits(uint192 a) {
   else
     return a.hi;
 }
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms at a time: products wait for
-/// fewer others than in a sum term by term.
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
+/// chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -4075,7 +4075,7 @@ struct fixed_pair {
 };
 /// Sine and cosine of x = 2 pi 2^-192 turn.
 ///
-/// With h = x / 2, both are a few products of h^2, which is at most 0.1543:
+/// Both are polynomials in h^2, where h = x / 2 and h^2 is at most 0.1543:
 ///
 ///     sin x = x (1 - h^2 (2/3 - h^2 (2/15 - ...)))
 ///     cos x = 1 - 2 (h^2 - h^2 (h^2 (1/3 - h^2 (2/45 - ...))))
@@ -4100,8 +4100,8 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
-/// The float nearest to m mantissa 2^exponent, a subnormal one too, where the product is not the exact middle
-/// between two floats.
+/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
@@ -4118,8 +4118,8 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   const std::uint64_t twice = (product >> (dropped - 1)).lo;
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
 }
-/// Whether every number that differs from x by at most `places` units of the last place of double is rounded
-/// to the same float. Read from the bits, which -ffast-math cannot reason about.
+/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
+/// from the bits of x, which -ffast-math does not affect.
 ///
 /// Requires:  places is a power of two
 constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
@@ -4175,7 +4175,7 @@ struct phase {
   }
 };
 namespace detail {
-/// |x| = significand * 2^exponent of a finite double, exactly.
+/// |x| = significand * 2^exponent, exactly, of a finite double x.
 struct binary {
   std::uint64_t significand;
   int exponent;
@@ -4190,8 +4190,8 @@ inline binary binary_of(double x) {
 inline binary binary_of(std::int64_t x) {
   return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
 }
-/// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
-/// small.
+/// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
+/// coordinate|.
 class binary_turns {
  public:
   binary_turns(double inv_freq, double coordinate) {
@@ -4199,8 +4199,8 @@ class binary_turns {
     constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
                                                  0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
                                                  0x7f09d5f47d4d3770u, 0x28be60db9391054au};
-    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. Where the
-    // coordinate is a power of two it has 53 bits, which halves the work.
+    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. If the
+    // coordinate is a power of two the significand has 53 bits, which halves the work.
     const binary f = binary_of(inv_freq);
     binary c = binary_of(coordinate);
     const int zeros = std::countr_zero(c.significand | std::uint64_t{1} << 63);
@@ -4226,7 +4226,7 @@ class binary_turns {
     if (word >= 8) return 0;
     return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
   }
-  /// The phase: what is left without whole turns, rounded to 2^-192 turn.
+  /// The phase: the part below one turn, rounded to 2^-192 turn.
   phase rounded() const {
     const phase cut = {{word_from(-64), word_from(-128), word_from(-192)}};
     return cut + phase{{0, 0, word_from(-256) >> 63}};
@@ -4251,16 +4251,18 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 namespace detail {
-/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
+/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
+/// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
-/// Whether a step has too few bits above 2^-192 turn to be counted: fewer than 61.
+/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
+/// positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
-/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
-/// in steps, up to 2^31 in magnitude, and as an exact product beyond it and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
+/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -4269,7 +4271,7 @@ EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t pos
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-  // Both parts are doubles, and together they are the distance.
+  // Both parts are exact doubles, and their sum is the distance.
   const std::uint64_t low = distance & 0xffffffffu;
   const phase turned =
       phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
@@ -4295,8 +4297,8 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   const std::uint64_t sign = 0 - (hi >> 63);
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, as the
-/// quadrants of a row are in no order.
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
+/// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = std::bit_cast<std::uint64_t>(distance.cos),
@@ -4305,7 +4307,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
   return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
           std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// cos and sin of at most an eighth of a turn, from words of 64 bits.
+/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
 EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
   if (turn == uint192{}) return {1, 0};
   const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
@@ -4313,15 +4315,15 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
   return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
           rounded(sine) * scale_of_bits(exponent + 1)};
 }
-/// m cos and m sin of an angle in (0, pi / 4], the nearest floats, from words of 128 bits.
+/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
 constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
   // One unit less than computed: cos x is less than 1, however small x is.
   constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
   return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
 }
-/// m cos and m sin of at most an eighth of a turn, to be rounded to S by storing them. A double has a
-/// relative error of 2^-52; where that does not tell which of two floats is nearer, 128 bits do.
+/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
+/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -4334,11 +4336,11 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 }  // namespace detail
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there sin x and
-/// cos x are sums of integers (detail/fixed_sine_cosine.hpp).
+/// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
+/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
 ///
-/// Accuracy:  S = float: correctly rounded, for values that are not within 2^-96 ulp of the middle between
-///            two floats; S = double: 0.51 ulp. The same bits everywhere (tests/oracle/table.test.cpp)
+/// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
+///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   const detail::quadrant_distance angle = detail::nearest_quadrant(p);
@@ -4348,11 +4350,11 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_TABLES_PHASE_HPP
-/// The angles of all pairs of a row of a table: at a position or at a row of coordinates.
+/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// How one pair turns along one axis.
+/// The frequency of one pair on one axis.
 struct pair_turning {
   double inv_freq = 0;
   phase step;  // of one unit
@@ -4369,11 +4371,11 @@ struct pair_turning {
     return phase_of(inv_freq, coordinate);
   }
 };
-/// sum_a inv_freq(i, a) * coordinate_a of every pair i: exact for one pair, to 64 bits for many. A row of
-/// coordinates is a function of the axis that returns an integer position or a double.
+/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
+/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
 class row_angles {
  public:
-  /// As many pairs are brought to 64 bits at a time.
+  /// The number of pairs per call of find_upper.
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
       : turning_(of.pairs(), of.axes(), {}),
@@ -4398,8 +4400,8 @@ class row_angles {
   /// The smallest |inv_freq|.
   double slowest() const { return slowest_; }
   const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
-  /// The upper 64 bits of the phases of pairs [first, first + block), or of those that there are: off by at
-  /// most four units per axis.
+  /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
+  /// axis. Beyond the last pair the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -4424,8 +4426,8 @@ class row_angles {
     }
   }
  private:
-  /// Adds count 2^-places times the frequencies, from 96 of their bits. Compilers multiply several words
-  /// of 32 bits at once.
+  /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
+  /// compilers vectorise products of such words.
   ///
   /// Requires: places in [-32, 96)
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
@@ -4452,8 +4454,8 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// Of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and whether inv_freq is
-  /// negative.
+  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
+  /// is negative.
   static constexpr Index columns = 8;
   number_array<pair_turning> turning_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
@@ -4466,11 +4468,11 @@ class row_angles {
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// What can be wrong with the numbers that a table is made from.
+/// Checks of the numbers that a table is made from.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// Whether the value, of any integer type, is at most `most`, which is not negative.
+/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
   if constexpr (std::is_unsigned_v<Integer>)
@@ -4478,18 +4480,18 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
+/// A position as a signed integer of 64 bits.
 ///
-/// Throws:  std::length_error
+/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
     ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
   return static_cast<std::int64_t>(position);
 }
-/// A count of positions that is not negative.
+/// A count of positions.
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
@@ -4509,9 +4511,10 @@ Index checked_rows(const char* function, First first, Last last) {
     ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
-/// The number of rows, if there is a pair and the address space holds the entries.
+/// The number of rows.
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
+///          space
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
@@ -4525,10 +4528,10 @@ Index checked_entries(Index rows, Index pairs) {
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
   return rows;
 }
-/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
-/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
+/// The attention_factor m.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
+///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -4540,21 +4543,21 @@ double checked_magnitude(double attention_factor) {
                        "], the normal numbers of the type of its entries, got ", attention_factor));
   return attention_factor;
 }
-/// inv_freq [pairs, axes] into a hash.
+/// Folds inv_freq [pairs, axes] into a hash.
 inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
-/// The fingerprint of the frequencies of a table, if they can be those of a table.
+/// The fingerprint of the frequencies of a table.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as checked_magnitude
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
 }
-/// Checks the coordinates at(row, axis): there must be one per axis of the frequencies, finite and at most
-/// 2^53 in magnitude, up to which integers are exact.
+/// Checks the coordinates at(row, axis).
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
+///          above 2^53 in magnitude, up to which a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
@@ -4600,7 +4603,7 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-/// Rows of a table: how a loop reads them, and how phases or angles become one.
+/// Rows of a table: how loops read them, and how they are computed from phases.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -4608,7 +4611,7 @@ namespace detail {
 struct given_entries;
 /// Makes tables in memory of the caller's: tables/row_maker.hpp.
 struct borrowed_table;
-/// The entries of a table, and what a rotation has to know of them.
+/// The entries of a table and the properties that a rotation reads.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -4617,7 +4620,7 @@ struct table_view {
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
-  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
+  /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   bool is_identity(std::int64_t position) const {
@@ -4632,10 +4635,10 @@ EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
   cos = static_cast<S>(value.cos);
   sin = static_cast<S>(value.sin);
 }
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase, a
-// multiple of 2^-192 turn, has fewer bits than a double where the angle is below 2^-140 rad.
-/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number.
+// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
+// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
+/// digits, which m sin shows if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -4646,15 +4649,16 @@ template <int exponent>
 bool is_below(double angle) {
   return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
 }
-/// Writes m cos and m sin of a small angle in units of small_unit: sin x is x and cos x is 1.
+/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1.
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
-/// Writes m cos and m sin of inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad sin x is x
-/// and cos x is 1, but for less than 2^-120 of them: the floats are those nearest to numbers that are smaller
-/// than m x, a product of integers, and m by a hair.
+/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
+/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The floats are therefore
+/// the nearest ones to numbers that are just below m x, which is an exact product of integers, and just below
+/// m.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -4679,7 +4683,7 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
   write_product(
       inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
 }
-/// Writes m cos and m sin of the angle of one pair.
+/// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
@@ -4716,7 +4720,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and which of them say how the float is rounded.
+/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -4724,8 +4728,9 @@ struct float_block {
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
-  std::uint64_t doubtful[size];  // 0: rounding gives the nearest float
-  /// \param smallest  a power of two: distances below it from a quarter turn are too inexact, in 2^-64 turn
+  std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
+  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
+  ///                  doubtful, since their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -4765,11 +4770,11 @@ struct float_block {
     }
   }
 };
-/// The same for float: a block of pairs at a time, and those again whose doubles do not say which of two
-/// floats is nearer.
+/// Writes m cos and m sin of every pair as the nearest floats: a block of pairs at a time in doubles, then
+/// the doubtful pairs again in integers.
 template <class Row>
 void write_row(const row_angles& angles, const Row& coordinates, double m, float* cos, float* sin) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // then all pairs are too inexact
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // with more axes every pair is doubtful
   const std::uint64_t smallest = std::bit_ceil((std::min)(static_cast<std::uint64_t>(angles.axes()), most))
                                  << 41;
   float_block block;
@@ -4795,7 +4800,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
 /// cos and sin of every pair's angle, for the positions a model will use.
 namespace rope {
 inline namespace ROPE_ABI {
-/// What the entries of a table come from.
+/// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
@@ -4806,8 +4811,7 @@ enum class table_source {
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
 ///
-/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
-/// other.
+/// A table does not depend on the layout: it has one entry per pair, and one table serves every layout.
 ///
 ///     const frequency_table table(frequencies(128, 500000.0), 8192);
 ///     rotate<half_split>(q, k, table, start);
@@ -4815,15 +4819,14 @@ enum class table_source {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
-/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
-///            it is: a float entry is the nearest float, with any attention_factor, unless the value is
-///            within 2^-48 ulp of the middle between two. A double entry is within 0.51 ulp; an
-///            attention_factor other than 1 adds one rounding. At every position up to 2^31 in magnitude
-///            (tests/oracle/). Integers decide all roundings, so entries have the same bits on every
-///            processor, by every compiler, at every level. Where the coordinates of several axes cancel,
-///            the angle has an error of 2^-159 rad per axis beside.
-/// Cost:      2 * pairs entries of memory per row; to build, per pair, 1.5 ns (float, AVX-512) to 12 ns
-///            (double) on Zen 5
+/// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
+///            (tests/oracle/). A float entry is the nearest float, except where the value is within 2^-48 ulp
+///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
+///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
+///            per axis, which matters only where coordinates cancel. Integer arithmetic decides all
+///            roundings: entries have the same bits on every processor, with every compiler and at every
+///            optimisation level
+/// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
 template <class S = float>
 class frequency_table {
   static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
@@ -4850,8 +4853,8 @@ class frequency_table {
   frequency_table(const frequencies& of, First first, Last last)
       : frequency_table(of, static_cast<std::int64_t>(first),
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
-  /// One row per token, at the coordinates of that token; the position of row r is r.
-  /// row_maker::table makes the same table for every step, without an allocation.
+  /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
+  /// every decoding step without allocating memory, use row_maker::table.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
@@ -4864,8 +4867,8 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
-  /// step is in float.
+  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
+  /// theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -4903,9 +4906,10 @@ class frequency_table {
   Index rows() const { return entries_.cols(); }
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
-  /// Number of channels that rotate: 2 * pairs.
+  /// Number of rotated channels: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
+  /// The frequencies [pairs, axes] that the table was built from, in rad per unit of position. Zeros if the
+  /// caller gave the entries.
   template <class Map = double_map>
   Map inv_freq() const {
     return frequencies_.template inv_freq<Map>();
@@ -4914,12 +4918,12 @@ class frequency_table {
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
-  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
   template <class Map = double_map>
   Map coordinates() const {
     return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
   }
-  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  /// The coordinate of one row on one axis.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
   /// The position of the first row.
   std::int64_t first() const { return first_; }
@@ -4927,16 +4931,16 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
-  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
-  /// of positions does not count, but that of given entries does.
+  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
+  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
+  /// or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// What the entries come from.
+  /// The origin of the entries.
   table_source source() const { return source_; }
   /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
-  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
-  /// must outlive what is returned.
+  /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
+  /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
@@ -4948,7 +4952,7 @@ class frequency_table {
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
-  /// The rows without any check.
+  /// The rows, for loops that have checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),
@@ -5733,14 +5737,14 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
-/// The tables that queries and keys rotate by: one for both, or one for each.
+/// The tables by which queries and keys are rotated: one for both, or one for each.
 namespace rope {
 inline namespace ROPE_ABI {
-/// A table for the queries and another one for the keys. What attends takes it wherever it takes one table.
+/// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
 ///
-/// Either may be placed in the head. It refers to both tables, which must outlive it.
+/// Either table may be placed in the head. query_key_tables refers to both, and they must outlive it.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -5748,12 +5752,12 @@ class query_key_tables {
  public:
   /// The type of a table entry.
   using scalar = S;
-  /// Two tables, each a frequency_table or one that is placed in the head.
+  /// Two tables, each a frequency_table or a placed_table.
   query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
       : queries_(queries), keys_(keys) {}
-  /// What queries rotate by.
+  /// The table of the queries.
   const placed_table<S>& queries() const { return queries_; }
-  /// What keys rotate by.
+  /// The table of the keys.
   const placed_table<S>& keys() const { return keys_; }
  private:
   placed_table<S> queries_, keys_;
@@ -5769,8 +5773,8 @@ template <class Tables>
 requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
 auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
 }  // namespace detail
-/// What attention rotates by: a frequency_table, one that is placed in the head, or a type whose `queries()`
-/// and `keys()` are two of them, as query_key_tables and xpos are.
+/// The tables of a call of attention: a frequency_table, a placed_table, or a type whose `queries()` and
+/// `keys()` return one of these each, as those of query_key_tables and xpos do.
 template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);
@@ -22417,7 +22421,7 @@ auto staged(X&& x) {
 
 #ifndef ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 #define ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
-/// How tables are made whose entries do not come from frequencies.
+/// Makes tables whose entries are given instead of computed from frequencies.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -22425,17 +22429,18 @@ namespace detail {
 /// pair and its inverse are normal numbers of S and the square of the radius is one of double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
-/// The value rounded to S. A value beyond its range becomes the largest number, which `table` below refuses.
+/// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
+/// rejects.
 template <class S>
 S entry_of(double value) {
   constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
   return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
 }
-/// Makes frequency_tables from anything but frequencies, as a friend of theirs.
+/// Makes a frequency_table from given entries; a friend of frequency_table.
 struct given_entries {
-  /// The table of the rows that `write(r, cos, sin)` writes, [pairs] each.
+  /// The table whose row r `write(r, cos, sin)` writes, cos [pairs] and sin [pairs].
   ///
-  /// \param origin  what the table reports as pairs, inv_freq and attention_factor
+  /// \param origin  the frequencies that the table reports: pairs, inv_freq and attention_factor
   ///
   /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
   ///          finite or the radius of a pair is not in [1 / largest_radius, largest_radius]
@@ -22469,13 +22474,13 @@ struct given_entries {
     }
     return table;
   }
-  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
-  /// whatever their range of positions.
+  /// Replaces the hash of the entries by a hash of the rule that made them: two tables of one rule are then
+  /// equal whatever their ranges of positions.
   template <class S>
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
   }
-  /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
+  /// The frequencies that a table without frequencies reports: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
@@ -22497,16 +22502,16 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
-/// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or
-/// shrinks exponentially with the position, and keys the opposite way to queries:
+/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
+/// or shrinks exponentially with the position, keys inversely to queries:
 ///
 ///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
 ///     growth_i(p) = exp(rate_i (p - center) / scale_base)
 ///
-/// so a score has the factor exp(rate_i (p_query - p_key) / scale_base): with rate < 0, less than 1 for every
-/// key behind the query, and more for every key ahead of it, which is why xPos is for causal attention. The
-/// center cancels, but only when queries and keys share it; libraries that derive it from the length of a
-/// call get other scores from cached keys than without a cache. Here it is a number of the model.
+/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
+/// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
+/// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
+/// call get other scores with a cache than without. Here the center is a constant of the model.
 namespace rope {
 inline namespace ROPE_ABI {
 /// The rates of the paper, [pairs], all negative.
@@ -22531,7 +22536,7 @@ Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
     rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
   return rates;
 }
-/// How fast pairs grow, and around which position.
+/// The growth of pairs: its rates and the position where it is 1.
 ///
 ///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
@@ -22551,15 +22556,16 @@ struct xpos_growth {
 ///     attention(q, cache.keys(), cache.values(), out);
 ///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
 ///
-/// Positions are absolute and the center is fixed, so cached keys stay valid as a sequence grows, also when
-/// the tables are built again for more positions: their fingerprints do not depend on the range. `unrotate`
-/// undoes growth as well, and `rotate_gradient` carries gradients through it.
+/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows, also
+/// when the tables are rebuilt for more positions: their fingerprints do not depend on the range. `unrotate`
+/// inverts the growth too, and `rotate_gradient` includes it in the gradient.
 ///
 /// \tparam S  float or double: the type of a table entry
 ///
-/// Invariant: immutable. Every growth is a normal number of S, so at most 2^126 (float) or 2^500 (double). In
-///            16-bit channels keep growth times the channels below the largest number, 65504 of Eigen::half:
-///            with the rates of the paper and a center in the middle that is a length of some 4096.
+/// Invariant: immutable. Every growth is a normal number of S, at most 2^126 (float) or 2^500 (double). With
+///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
+///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
+///            middle.
 /// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float; 3 ulp in double where long
 ///            double has 64 bits, and |ln growth| more where it is double
 /// Cost:      twice that of a frequency_table, and an exponential per entry
@@ -22567,8 +22573,7 @@ struct xpos_growth {
 template <class S = float>
 class xpos {
  public:
-  /// Scores of keys ahead of their query grow with the distance, so that attention takes these tables only if
-  /// it is causal.
+  /// Scores of keys after the query grow with the distance, so only causal attention accepts these tables.
   static constexpr bool needs_causal = true;
   /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative
   template <std::integral Count>
@@ -22752,15 +22757,15 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
-/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
-/// angle per pair describes it badly; FoPE gives every pair a learned mixture of all frequencies instead.
-/// Frequencies that never complete a turn in training are dropped: their pairs do not rotate.
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so one angle
+/// per pair describes it badly. FoPE gives every pair a learned mixture of all frequencies instead. It drops
+/// frequencies that do not complete a full turn in training: their pairs do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 namespace rope {
 inline namespace ROPE_ABI {
-/// The frequencies that complete a turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position. To
-/// keep a fixed number instead (vLLM's num_inv_freq), take
+/// The frequencies that complete a full turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position.
+/// For a fixed number of them (vLLM's num_inv_freq) use
 /// frequencies::custom(schedule.inv_freq().topRows(count)).
 ///
 /// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
@@ -22793,9 +22798,9 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///
 ///     const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
 ///
-/// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
-/// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
-/// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
+/// With identity matrices as both mixtures this is RoPE with the dropped frequencies set to 0. Every key head
+/// of a model has its own mixtures: make one table per key head and rotate `head_range`s, the query heads of
+/// a group with the table of their key head. `unrotate` divides every pair by its own cos^2 + sin^2.
 ///
 /// \param kept              f [kept], on one axis, and m
 /// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
@@ -22849,12 +22854,13 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
 
 #ifndef ROPE_TABLES_GIVEN_TABLE_HPP
 #define ROPE_TABLES_GIVEN_TABLE_HPP
-/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
-/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
+/// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
+/// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
+/// r.
 namespace rope {
 inline namespace ROPE_ABI {
-/// How the columns of an angle, cos or sin matrix stand for pairs. There is no default: one form read as
-/// another has other angles, or twice the pairs.
+/// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
+/// the wrong form gives wrong angles or twice the pairs.
 enum class table_form {
   half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
   concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
@@ -22871,9 +22877,9 @@ inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
                                            : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
                                                                                 : 8 * 0x1p-8;
-/// The number of pairs of a matrix, if its entries are finite and the two copies of a wide form agree.
+/// The number of pairs of a matrix.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if an entry is not finite or the two copies of a wide form differ
 template <class Matrix>
 Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
   const bool twice = form != table_form::half_width;
@@ -22898,7 +22904,7 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
     }
   return pairs;
 }
-/// The column of pair i, the first where there are two.
+/// The first column of pair i.
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
@@ -22934,14 +22940,14 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 }  // namespace detail
-/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+/// The table of given angles in radians, one row per token: learned rotations.
 ///
 ///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
 ///
 ///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
 ///
-/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
-/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
+/// Angles [batch, tokens, pairs] are passed as [batch * tokens, pairs]; rotate with `row_starts` 0, tokens,
+/// 2 tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
 ///
 /// \tparam S                 float or double: the type of a table entry
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
@@ -22951,8 +22957,8 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
 ///            if the positions of the rows exceed 64 bits, or their entries the address space
 /// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
-/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
-///            Transformer Engine's return are such angles, in the repeated and the concatenated form
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
+///            angles in the repeated form, that of Transformer Engine in the concatenated form
 template <class S = float, class Derived>
 frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
                                    std::int64_t first = 0, double attention_factor = 1.0) {
@@ -22970,7 +22976,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
         }
       });
 }
-/// The table of learned rotations that each turn several pairs, by a range of speeds.
+/// The table of learned rotations of which each rotates several pairs, with a list of frequencies.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
 ///
@@ -23011,22 +23017,24 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
         }
       });
 }
-/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+/// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
+/// by one m.
 ///
 ///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
 ///
-/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
-/// exactly 1 where it is 1 to the precision of the entries.
+/// An attention_factor that is already multiplied into the entries stays there. The table reports the m that
+/// was measured, or exactly 1 if it is 1 within the precision of the entries.
 ///
-/// A table of one matrix [cos, sin], as vLLM and FlashInfer have it, is cache.leftCols(pairs) and
-/// cache.rightCols(pairs), half_width; timm has sin first, repeated.
+/// vLLM and FlashInfer store one matrix [cos, sin]: pass cache.leftCols(pairs), cache.rightCols(pairs) and
+/// half_width. timm stores sin first, in the repeated form.
 ///
 /// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
 ///                  Eigen::half or Eigen::bfloat16
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-///          differ, or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of
-///          roundoff of the entries; the row and the pair are named. std::length_error as table_of_angles
+///          differ, or cos^2 + sin^2 of a pair differs from the table's common m^2 by more than a few units
+///          of roundoff of the entries (the message names the row and the pair). std::length_error as
+///          table_of_angles
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {
@@ -23048,8 +23056,9 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
         }
       });
 }
-/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
-/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+/// A table of arbitrary entries, not checked to be rotations: pairs that also grow or shrink (xPos), mixtures
+/// of several angles (FoPE), entries of low precision. `unrotate` divides every pair by its own cos^2 +
+/// sin^2.
 ///
 ///     const frequency_table<> table = table_of_entries(cos, sin);
 ///
@@ -23082,14 +23091,14 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 
 #ifndef ROPE_TABLES_ROW_MAKER_HPP
 #define ROPE_TABLES_ROW_MAKER_HPP
-/// Rows of cos and sin in memory of the caller's, for steps whose coordinates are not known before.
+/// Rows of cos and sin in the caller's memory, for decoding steps whose coordinates become known one by one.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// Makes tables whose numbers are in memory of others, as a friend of theirs.
+/// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
-  /// The table at `coordinates`; its entries, and which rows are at the origin, are written to the other two
-  /// arrays.
+  /// The table at `coordinates`. It writes its entries to `entries`, and to at_origin whether all coordinates
+  /// of a row are 0.
   template <class S>
   static frequency_table<S> at(const frequencies& of, std::uint64_t fingerprint, const row_angles& angles,
                                number_array<double>&& coordinates, number_array<S>&& entries,
@@ -23104,8 +23113,8 @@ struct borrowed_table {
   }
 };
 }  // namespace detail
-/// Makes rows of a table, and small tables, in memory of the caller's. What depends on the frequencies alone
-/// is computed once, in the constructor; the other functions allocate no memory.
+/// Computes rows of a table, and small tables, in the caller's memory. The constructor computes everything
+/// that depends on the frequencies alone. The other functions allocate no memory.
 ///
 ///     const row_maker<> maker(on_axes(frequencies(128), contiguous_sections({16, 24, 24})));  // per model
 ///     std::vector<std::byte> memory(maker.memory_size(1));                                    // per thread
@@ -23114,17 +23123,16 @@ struct borrowed_table {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable, so threads may share it, each with memory of its own. Empty once it was moved from.
+/// Invariant: immutable: threads may share it, each with memory of its own. Empty after it was moved from.
 /// Accuracy:  the bits of a frequency_table of the same coordinates or position
-/// Cost:      64 pairs on 3 axes, float: 0.2 us to write a row, 0.1 us more to make a table of it (Zen 5)
 template <class S = float>
 class row_maker {
  public:
-  /// Prepares the frequencies, of which it keeps a copy.
+  /// Copies the frequencies and prepares them.
   ///
-  /// Throws:  std::invalid_argument unless attention_factor is in the normal range of S, or if the
-  ///          frequencies were moved from
-  /// Cost:    72 bytes and 25 ns per pair and axis (Zen 5)
+  /// Throws:  std::invalid_argument if attention_factor is outside the normal range of S, or the frequencies
+  ///          were moved from
+  /// Cost:    72 bytes per pair and axis
   explicit row_maker(const frequencies& of)
       : frequencies_(of),
         fingerprint_(detail::checked_fingerprint<S>(of)),
@@ -23169,8 +23177,8 @@ class row_maker {
     check_entries(1, row);
     write_row([at](Index /*a*/) { return at; }, row.data());
   }
-  /// Bytes of memory of a table of so many rows: 2 * pairs entries, one double per axis and one byte for each
-  /// row, and 7 bytes to align them.
+  /// The bytes that `table` needs for `rows` rows: per row 2 * pairs entries, one double per axis and one
+  /// byte; 7 more bytes for alignment.
   ///
   /// Throws:  std::invalid_argument if rows is negative; std::length_error if they exceed the address space
   std::size_t memory_size(Index rows) const {
@@ -23184,9 +23192,9 @@ class row_maker {
                                                     " pairs exceed the address space"));
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;
   }
-  /// The table at coordinates, one row per token, in memory of the caller's: equal to frequency_table(of,
-  /// coordinates) in every respect and taken wherever a table is. It refers to the row_maker and to the
-  /// memory, which must outlive it and stay unchanged. A copy of it has memory of its own.
+  /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
+  /// coordinates) and can be used wherever a table can. It refers to the row_maker and to the memory, which
+  /// must outlive it and stay unchanged. A copy of the table has memory of its own.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
   /// \param memory       at least memory_size(rows) bytes, at any address, which the coordinates do not share

@@ -22,17 +22,17 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
-/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
-/// angle per pair describes it badly; FoPE gives every pair a learned mixture of all frequencies instead.
-/// Frequencies that never complete a turn in training are dropped: their pairs do not rotate.
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so one angle
+/// per pair describes it badly. FoPE gives every pair a learned mixture of all frequencies instead. It drops
+/// frequencies that do not complete a full turn in training: their pairs do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// The frequencies that complete a turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position. To
-/// keep a fixed number instead (vLLM's num_inv_freq), take
+/// The frequencies that complete a full turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position.
+/// For a fixed number of them (vLLM's num_inv_freq) use
 /// frequencies::custom(schedule.inv_freq().topRows(count)).
 ///
 /// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
@@ -66,9 +66,9 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///
 ///     const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
 ///
-/// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
-/// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
-/// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
+/// With identity matrices as both mixtures this is RoPE with the dropped frequencies set to 0. Every key head
+/// of a model has its own mixtures: make one table per key head and rotate `head_range`s, the query heads of
+/// a group with the table of their key head. `unrotate` divides every pair by its own cos^2 + sin^2.
 ///
 /// \param kept              f [kept], on one axis, and m
 /// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)

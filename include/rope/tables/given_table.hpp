@@ -17,14 +17,15 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
-/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
-/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
+/// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
+/// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
+/// r.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// How the columns of an angle, cos or sin matrix stand for pairs. There is no default: one form read as
-/// another has other angles, or twice the pairs.
+/// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
+/// the wrong form gives wrong angles or twice the pairs.
 enum class table_form {
   half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
   concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
@@ -44,9 +45,9 @@ inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        
                                            : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
                                                                                 : 8 * 0x1p-8;
 
-/// The number of pairs of a matrix, if its entries are finite and the two copies of a wide form agree.
+/// The number of pairs of a matrix.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if an entry is not finite or the two copies of a wide form differ
 template <class Matrix>
 Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
   const bool twice = form != table_form::half_width;
@@ -72,7 +73,7 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
   return pairs;
 }
 
-/// The column of pair i, the first where there are two.
+/// The first column of pair i.
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
@@ -112,14 +113,14 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 
 }  // namespace detail
 
-/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+/// The table of given angles in radians, one row per token: learned rotations.
 ///
 ///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
 ///
 ///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
 ///
-/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
-/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
+/// Angles [batch, tokens, pairs] are passed as [batch * tokens, pairs]; rotate with `row_starts` 0, tokens,
+/// 2 tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
 ///
 /// \tparam S                 float or double: the type of a table entry
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
@@ -129,8 +130,8 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
 ///            if the positions of the rows exceed 64 bits, or their entries the address space
 /// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
-/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
-///            Transformer Engine's return are such angles, in the repeated and the concatenated form
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
+///            angles in the repeated form, that of Transformer Engine in the concatenated form
 template <class S = float, class Derived>
 frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
                                    std::int64_t first = 0, double attention_factor = 1.0) {
@@ -149,7 +150,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
       });
 }
 
-/// The table of learned rotations that each turn several pairs, by a range of speeds.
+/// The table of learned rotations of which each rotates several pairs, with a list of frequencies.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
 ///
@@ -191,22 +192,24 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
       });
 }
 
-/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+/// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
+/// by one m.
 ///
 ///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
 ///
-/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
-/// exactly 1 where it is 1 to the precision of the entries.
+/// An attention_factor that is already multiplied into the entries stays there. The table reports the m that
+/// was measured, or exactly 1 if it is 1 within the precision of the entries.
 ///
-/// A table of one matrix [cos, sin], as vLLM and FlashInfer have it, is cache.leftCols(pairs) and
-/// cache.rightCols(pairs), half_width; timm has sin first, repeated.
+/// vLLM and FlashInfer store one matrix [cos, sin]: pass cache.leftCols(pairs), cache.rightCols(pairs) and
+/// half_width. timm stores sin first, in the repeated form.
 ///
 /// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
 ///                  Eigen::half or Eigen::bfloat16
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-///          differ, or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of
-///          roundoff of the entries; the row and the pair are named. std::length_error as table_of_angles
+///          differ, or cos^2 + sin^2 of a pair differs from the table's common m^2 by more than a few units
+///          of roundoff of the entries (the message names the row and the pair). std::length_error as
+///          table_of_angles
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {
@@ -229,8 +232,9 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
       });
 }
 
-/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
-/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+/// A table of arbitrary entries, not checked to be rotations: pairs that also grow or shrink (xPos), mixtures
+/// of several angles (FoPE), entries of low precision. `unrotate` divides every pair by its own cos^2 +
+/// sin^2.
 ///
 ///     const frequency_table<> table = table_of_entries(cos, sin);
 ///

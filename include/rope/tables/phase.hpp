@@ -60,7 +60,7 @@ struct phase {
 
 namespace detail {
 
-/// |x| = significand * 2^exponent of a finite double, exactly.
+/// |x| = significand * 2^exponent, exactly, of a finite double x.
 struct binary {
   std::uint64_t significand;
   int exponent;
@@ -78,8 +78,8 @@ inline binary binary_of(std::int64_t x) {
   return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
 }
 
-/// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
-/// small.
+/// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
+/// coordinate|.
 class binary_turns {
  public:
   binary_turns(double inv_freq, double coordinate) {
@@ -87,8 +87,8 @@ class binary_turns {
     constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
                                                  0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
                                                  0x7f09d5f47d4d3770u, 0x28be60db9391054au};
-    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. Where the
-    // coordinate is a power of two it has 53 bits, which halves the work.
+    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. If the
+    // coordinate is a power of two the significand has 53 bits, which halves the work.
     const binary f = binary_of(inv_freq);
     binary c = binary_of(coordinate);
     const int zeros = std::countr_zero(c.significand | std::uint64_t{1} << 63);
@@ -116,7 +116,7 @@ class binary_turns {
     return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
   }
 
-  /// The phase: what is left without whole turns, rounded to 2^-192 turn.
+  /// The phase: the part below one turn, rounded to 2^-192 turn.
   phase rounded() const {
     const phase cut = {{word_from(-64), word_from(-128), word_from(-192)}};
     return cut + phase{{0, 0, word_from(-256) >> 63}};
@@ -146,19 +146,21 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
 
 namespace detail {
 
-/// Whether a position is beyond 2^31, up to which steps that are rounded to 2^-192 turn are exact enough.
+/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
+/// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
 
-/// Whether a step has too few bits above 2^-192 turn to be counted: fewer than 61.
+/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
+/// positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 
 }  // namespace detail
 
-/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
-/// in steps, up to 2^31 in magnitude, and as an exact product beyond it and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
+/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -167,7 +169,7 @@ EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t pos
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-  // Both parts are doubles, and together they are the distance.
+  // Both parts are exact doubles, and their sum is the distance.
   const std::uint64_t low = distance & 0xffffffffu;
   const phase turned =
       phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
@@ -198,8 +200,8 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
 
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, as the
-/// quadrants of a row are in no order.
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
+/// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = std::bit_cast<std::uint64_t>(distance.cos),
@@ -209,7 +211,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
           std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
 
-/// cos and sin of at most an eighth of a turn, from words of 64 bits.
+/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
 EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
   if (turn == uint192{}) return {1, 0};
   const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
@@ -218,7 +220,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
           rounded(sine) * scale_of_bits(exponent + 1)};
 }
 
-/// m cos and m sin of an angle in (0, pi / 4], the nearest floats, from words of 128 bits.
+/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
 constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
   // One unit less than computed: cos x is less than 1, however small x is.
@@ -226,8 +228,8 @@ constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
 }
 
-/// m cos and m sin of at most an eighth of a turn, to be rounded to S by storing them. A double has a
-/// relative error of 2^-52; where that does not tell which of two floats is nearer, 128 bits do.
+/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
+/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -242,11 +244,11 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there sin x and
-/// cos x are sums of integers (detail/fixed_sine_cosine.hpp).
+/// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
+/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
 ///
-/// Accuracy:  S = float: correctly rounded, for values that are not within 2^-96 ulp of the middle between
-///            two floats; S = double: 0.51 ulp. The same bits everywhere (tests/oracle/table.test.cpp)
+/// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
+///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   const detail::quadrant_distance angle = detail::nearest_quadrant(p);

@@ -5,7 +5,7 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
-/// A table and the channels of a head that turn by it.
+/// A table together with the channels of a head that it rotates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -13,15 +13,15 @@ inline namespace ROPE_ABI {
 template <class S>
 class frequency_table;
 
-/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
-/// and no others. A table alone turns channels [0, rotary_dim).
+/// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A frequency_table alone rotates channels [0, rotary_dim).
 ///
 ///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
 ///     rotate<interleaved>(q, k, last, start);
 ///
-/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
-/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
-/// copy as a pointer.
+/// Every function that takes a table takes a placed_table. Rotation gives the bits of the same call on
+/// `x.channels(first_channel, rotary_dim)` with the table alone. A placed_table refers to its table, which
+/// must outlive it, and is as cheap to copy as a pointer.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -32,10 +32,10 @@ class placed_table {
 
   /// Places `table` in the head.
   ///
-  /// \param first_channel  of the window that turns, counted in channels of a head
+  /// \param first_channel  the first rotated channel of a head
   ///
-  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
-  ///          checked by the call that turns it
+  /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
+  ///          rotated channels lie within head_dim
   placed_table(const frequency_table<S>& table, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
@@ -43,9 +43,9 @@ class placed_table {
                  detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
   }
 
-  /// The table, which is referred to.
+  /// The table.
   const frequency_table<S>& table() const { return *table_; }
-  /// The first channel of a head that turns.
+  /// The first rotated channel of a head.
   Index first_channel() const { return first_channel_; }
 
  private:
@@ -66,7 +66,7 @@ placed_table<S> placed(const placed_table<S>& table) {
 
 }  // namespace detail
 
-/// What heads rotate by: a frequency_table, or one that is placed in the head.
+/// A table that heads rotate by: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);

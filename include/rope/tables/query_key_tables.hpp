@@ -6,16 +6,16 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// The tables that queries and keys rotate by: one for both, or one for each.
+/// The tables by which queries and keys are rotated: one for both, or one for each.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// A table for the queries and another one for the keys. What attends takes it wherever it takes one table.
+/// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
 ///
-/// Either may be placed in the head. It refers to both tables, which must outlive it.
+/// Either table may be placed in the head. query_key_tables refers to both, and they must outlive it.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -24,13 +24,13 @@ class query_key_tables {
   /// The type of a table entry.
   using scalar = S;
 
-  /// Two tables, each a frequency_table or one that is placed in the head.
+  /// Two tables, each a frequency_table or a placed_table.
   query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
       : queries_(queries), keys_(keys) {}
 
-  /// What queries rotate by.
+  /// The table of the queries.
   const placed_table<S>& queries() const { return queries_; }
-  /// What keys rotate by.
+  /// The table of the keys.
   const placed_table<S>& keys() const { return keys_; }
 
  private:
@@ -51,8 +51,8 @@ auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(),
 
 }  // namespace detail
 
-/// What attention rotates by: a frequency_table, one that is placed in the head, or a type whose `queries()`
-/// and `keys()` are two of them, as query_key_tables and xpos are.
+/// The tables of a call of attention: a frequency_table, a placed_table, or a type whose `queries()` and
+/// `keys()` return one of these each, as those of query_key_tables and xpos do.
 template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);

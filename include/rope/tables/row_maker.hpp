@@ -18,16 +18,16 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
-/// Rows of cos and sin in memory of the caller's, for steps whose coordinates are not known before.
+/// Rows of cos and sin in the caller's memory, for decoding steps whose coordinates become known one by one.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Makes tables whose numbers are in memory of others, as a friend of theirs.
+/// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
-  /// The table at `coordinates`; its entries, and which rows are at the origin, are written to the other two
-  /// arrays.
+  /// The table at `coordinates`. It writes its entries to `entries`, and to at_origin whether all coordinates
+  /// of a row are 0.
   template <class S>
   static frequency_table<S> at(const frequencies& of, std::uint64_t fingerprint, const row_angles& angles,
                                number_array<double>&& coordinates, number_array<S>&& entries,
@@ -44,8 +44,8 @@ struct borrowed_table {
 
 }  // namespace detail
 
-/// Makes rows of a table, and small tables, in memory of the caller's. What depends on the frequencies alone
-/// is computed once, in the constructor; the other functions allocate no memory.
+/// Computes rows of a table, and small tables, in the caller's memory. The constructor computes everything
+/// that depends on the frequencies alone. The other functions allocate no memory.
 ///
 ///     const row_maker<> maker(on_axes(frequencies(128), contiguous_sections({16, 24, 24})));  // per model
 ///     std::vector<std::byte> memory(maker.memory_size(1));                                    // per thread
@@ -54,17 +54,16 @@ struct borrowed_table {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable, so threads may share it, each with memory of its own. Empty once it was moved from.
+/// Invariant: immutable: threads may share it, each with memory of its own. Empty after it was moved from.
 /// Accuracy:  the bits of a frequency_table of the same coordinates or position
-/// Cost:      64 pairs on 3 axes, float: 0.2 us to write a row, 0.1 us more to make a table of it (Zen 5)
 template <class S = float>
 class row_maker {
  public:
-  /// Prepares the frequencies, of which it keeps a copy.
+  /// Copies the frequencies and prepares them.
   ///
-  /// Throws:  std::invalid_argument unless attention_factor is in the normal range of S, or if the
-  ///          frequencies were moved from
-  /// Cost:    72 bytes and 25 ns per pair and axis (Zen 5)
+  /// Throws:  std::invalid_argument if attention_factor is outside the normal range of S, or the frequencies
+  ///          were moved from
+  /// Cost:    72 bytes per pair and axis
   explicit row_maker(const frequencies& of)
       : frequencies_(of),
         fingerprint_(detail::checked_fingerprint<S>(of)),
@@ -113,8 +112,8 @@ class row_maker {
     write_row([at](Index /*a*/) { return at; }, row.data());
   }
 
-  /// Bytes of memory of a table of so many rows: 2 * pairs entries, one double per axis and one byte for each
-  /// row, and 7 bytes to align them.
+  /// The bytes that `table` needs for `rows` rows: per row 2 * pairs entries, one double per axis and one
+  /// byte; 7 more bytes for alignment.
   ///
   /// Throws:  std::invalid_argument if rows is negative; std::length_error if they exceed the address space
   std::size_t memory_size(Index rows) const {
@@ -129,9 +128,9 @@ class row_maker {
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;
   }
 
-  /// The table at coordinates, one row per token, in memory of the caller's: equal to frequency_table(of,
-  /// coordinates) in every respect and taken wherever a table is. It refers to the row_maker and to the
-  /// memory, which must outlive it and stay unchanged. A copy of it has memory of its own.
+  /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
+  /// coordinates) and can be used wherever a table can. It refers to the row_maker and to the memory, which
+  /// must outlive it and stay unchanged. A copy of the table has memory of its own.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
   /// \param memory       at least memory_size(rows) bytes, at any address, which the coordinates do not share

@@ -25,7 +25,7 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// What the entries of a table come from.
+/// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
@@ -37,8 +37,7 @@ enum class table_source {
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
 ///
-/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
-/// other.
+/// A table does not depend on the layout: it has one entry per pair, and one table serves every layout.
 ///
 ///     const frequency_table table(frequencies(128, 500000.0), 8192);
 ///     rotate<half_split>(q, k, table, start);
@@ -46,15 +45,14 @@ enum class table_source {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
-/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
-///            it is: a float entry is the nearest float, with any attention_factor, unless the value is
-///            within 2^-48 ulp of the middle between two. A double entry is within 0.51 ulp; an
-///            attention_factor other than 1 adds one rounding. At every position up to 2^31 in magnitude
-///            (tests/oracle/). Integers decide all roundings, so entries have the same bits on every
-///            processor, by every compiler, at every level. Where the coordinates of several axes cancel,
-///            the angle has an error of 2^-159 rad per axis beside.
-/// Cost:      2 * pairs entries of memory per row; to build, per pair, 1.5 ns (float, AVX-512) to 12 ns
-///            (double) on Zen 5
+/// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
+///            (tests/oracle/). A float entry is the nearest float, except where the value is within 2^-48 ulp
+///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
+///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
+///            per axis, which matters only where coordinates cancel. Integer arithmetic decides all
+///            roundings: entries have the same bits on every processor, with every compiler and at every
+///            optimisation level
+/// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
 template <class S = float>
 class frequency_table {
   static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
@@ -85,8 +83,8 @@ class frequency_table {
       : frequency_table(of, static_cast<std::int64_t>(first),
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
-  /// One row per token, at the coordinates of that token; the position of row r is r.
-  /// row_maker::table makes the same table for every step, without an allocation.
+  /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
+  /// every decoding step without allocating memory, use row_maker::table.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
@@ -100,8 +98,8 @@ class frequency_table {
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
-  /// The table as float32 pipelines make it, for results that are to be as close as possible to theirs: every
-  /// step is in float.
+  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
+  /// theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -141,9 +139,10 @@ class frequency_table {
   Index rows() const { return entries_.cols(); }
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
-  /// Number of channels that rotate: 2 * pairs.
+  /// Number of rotated channels: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
+  /// The frequencies [pairs, axes] that the table was built from, in rad per unit of position. Zeros if the
+  /// caller gave the entries.
   template <class Map = double_map>
   Map inv_freq() const {
     return frequencies_.template inv_freq<Map>();
@@ -152,12 +151,12 @@ class frequency_table {
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
-  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
   template <class Map = double_map>
   Map coordinates() const {
     return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
   }
-  /// One of them.  Requires: row in [0, rows), axis in [0, axes)
+  /// The coordinate of one row on one axis.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
   /// The position of the first row.
   std::int64_t first() const { return first_; }
@@ -165,17 +164,17 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
-  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
-  /// of positions does not count, but that of given entries does.
+  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
+  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
+  /// or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// What the entries come from.
+  /// The origin of the entries.
   table_source source() const { return source_; }
   /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
-  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
-  /// must outlive what is returned.
+  /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
+  /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
@@ -190,7 +189,7 @@ class frequency_table {
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
 
-  /// The rows without any check.
+  /// The rows, for loops that have checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),

@@ -22,16 +22,16 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
-/// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or
-/// shrinks exponentially with the position, and keys the opposite way to queries:
+/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
+/// or shrinks exponentially with the position, keys inversely to queries:
 ///
 ///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
 ///     growth_i(p) = exp(rate_i (p - center) / scale_base)
 ///
-/// so a score has the factor exp(rate_i (p_query - p_key) / scale_base): with rate < 0, less than 1 for every
-/// key behind the query, and more for every key ahead of it, which is why xPos is for causal attention. The
-/// center cancels, but only when queries and keys share it; libraries that derive it from the length of a
-/// call get other scores from cached keys than without a cache. Here it is a number of the model.
+/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
+/// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
+/// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
+/// call get other scores with a cache than without. Here the center is a constant of the model.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -59,7 +59,7 @@ Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   return rates;
 }
 
-/// How fast pairs grow, and around which position.
+/// The growth of pairs: its rates and the position where it is 1.
 ///
 ///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
@@ -80,15 +80,16 @@ struct xpos_growth {
 ///     attention(q, cache.keys(), cache.values(), out);
 ///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
 ///
-/// Positions are absolute and the center is fixed, so cached keys stay valid as a sequence grows, also when
-/// the tables are built again for more positions: their fingerprints do not depend on the range. `unrotate`
-/// undoes growth as well, and `rotate_gradient` carries gradients through it.
+/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows, also
+/// when the tables are rebuilt for more positions: their fingerprints do not depend on the range. `unrotate`
+/// inverts the growth too, and `rotate_gradient` includes it in the gradient.
 ///
 /// \tparam S  float or double: the type of a table entry
 ///
-/// Invariant: immutable. Every growth is a normal number of S, so at most 2^126 (float) or 2^500 (double). In
-///            16-bit channels keep growth times the channels below the largest number, 65504 of Eigen::half:
-///            with the rates of the paper and a center in the middle that is a length of some 4096.
+/// Invariant: immutable. Every growth is a normal number of S, at most 2^126 (float) or 2^500 (double). With
+///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
+///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
+///            middle.
 /// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float; 3 ulp in double where long
 ///            double has 64 bits, and |ln growth| more where it is double
 /// Cost:      twice that of a frequency_table, and an exponential per entry
@@ -96,8 +97,7 @@ struct xpos_growth {
 template <class S = float>
 class xpos {
  public:
-  /// Scores of keys ahead of their query grow with the distance, so that attention takes these tables only if
-  /// it is causal.
+  /// Scores of keys after the query grow with the distance, so only causal attention accepts these tables.
   static constexpr bool needs_causal = true;
 
   /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative

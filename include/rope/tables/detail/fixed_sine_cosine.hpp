@@ -12,9 +12,9 @@
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 
-/// Sine and cosine in integers: no compiler flag, no fused operation and no C library changes a bit of them.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide how an entry of a float table
-/// is rounded that lies close to the middle between two floats.
+/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
+/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
+/// that is close to the middle between two floats.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -68,8 +68,8 @@ constexpr Word upper_bits(uint192 a) {
     return a.hi;
 }
 
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms at a time: products wait for
-/// fewer others than in a sum term by term.
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
+/// chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -90,7 +90,7 @@ struct fixed_pair {
 
 /// Sine and cosine of x = 2 pi 2^-192 turn.
 ///
-/// With h = x / 2, both are a few products of h^2, which is at most 0.1543:
+/// Both are polynomials in h^2, where h = x / 2 and h^2 is at most 0.1543:
 ///
 ///     sin x = x (1 - h^2 (2/3 - h^2 (2/15 - ...)))
 ///     cos x = 1 - 2 (h^2 - h^2 (h^2 (1/3 - h^2 (2/45 - ...))))
@@ -116,8 +116,8 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
 
-/// The float nearest to m mantissa 2^exponent, a subnormal one too, where the product is not the exact middle
-/// between two floats.
+/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
@@ -135,8 +135,8 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
 }
 
-/// Whether every number that differs from x by at most `places` units of the last place of double is rounded
-/// to the same float. Read from the bits, which -ffast-math cannot reason about.
+/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
+/// from the bits of x, which -ffast-math does not affect.
 ///
 /// Requires:  places is a power of two
 constexpr bool rounds_to_one_float(double x, std::uint64_t places) {

@@ -18,7 +18,7 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
-/// How tables are made whose entries do not come from frequencies.
+/// Makes tables whose entries are given instead of computed from frequencies.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -29,18 +29,19 @@ namespace detail {
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 
-/// The value rounded to S. A value beyond its range becomes the largest number, which `table` below refuses.
+/// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
+/// rejects.
 template <class S>
 S entry_of(double value) {
   constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
   return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
 }
 
-/// Makes frequency_tables from anything but frequencies, as a friend of theirs.
+/// Makes a frequency_table from given entries; a friend of frequency_table.
 struct given_entries {
-  /// The table of the rows that `write(r, cos, sin)` writes, [pairs] each.
+  /// The table whose row r `write(r, cos, sin)` writes, cos [pairs] and sin [pairs].
   ///
-  /// \param origin  what the table reports as pairs, inv_freq and attention_factor
+  /// \param origin  the frequencies that the table reports: pairs, inv_freq and attention_factor
   ///
   /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
   ///          finite or the radius of a pair is not in [1 / largest_radius, largest_radius]
@@ -75,14 +76,14 @@ struct given_entries {
     return table;
   }
 
-  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
-  /// whatever their range of positions.
+  /// Replaces the hash of the entries by a hash of the rule that made them: two tables of one rule are then
+  /// equal whatever their ranges of positions.
   template <class S>
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
   }
 
-  /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
+  /// The frequencies that a table without frequencies reports: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }

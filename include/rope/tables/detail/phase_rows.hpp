@@ -15,13 +15,13 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/phase.hpp>
 
-/// The angles of all pairs of a row of a table: at a position or at a row of coordinates.
+/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// How one pair turns along one axis.
+/// The frequency of one pair on one axis.
 struct pair_turning {
   double inv_freq = 0;
   phase step;  // of one unit
@@ -41,11 +41,11 @@ struct pair_turning {
   }
 };
 
-/// sum_a inv_freq(i, a) * coordinate_a of every pair i: exact for one pair, to 64 bits for many. A row of
-/// coordinates is a function of the axis that returns an integer position or a double.
+/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
+/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
 class row_angles {
  public:
-  /// As many pairs are brought to 64 bits at a time.
+  /// The number of pairs per call of find_upper.
   static constexpr Index block = 16;
 
   explicit row_angles(const frequencies& of)
@@ -73,8 +73,8 @@ class row_angles {
   double slowest() const { return slowest_; }
   const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
 
-  /// The upper 64 bits of the phases of pairs [first, first + block), or of those that there are: off by at
-  /// most four units per axis.
+  /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
+  /// axis. Beyond the last pair the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -100,8 +100,8 @@ class row_angles {
   }
 
  private:
-  /// Adds count 2^-places times the frequencies, from 96 of their bits. Compilers multiply several words
-  /// of 32 bits at once.
+  /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
+  /// compilers vectorise products of such words.
   ///
   /// Requires: places in [-32, 96)
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
@@ -129,8 +129,8 @@ class row_angles {
     }
   }
 
-  /// Of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and whether inv_freq is
-  /// negative.
+  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
+  /// is negative.
   static constexpr Index columns = 8;
 
   number_array<pair_turning> turning_;  // [pairs, axes]

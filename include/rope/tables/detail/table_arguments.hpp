@@ -17,13 +17,13 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// What can be wrong with the numbers that a table is made from.
+/// Checks of the numbers that a table is made from.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether the value, of any integer type, is at most `most`, which is not negative.
+/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
   if constexpr (std::is_unsigned_v<Integer>)
@@ -32,9 +32,9 @@ constexpr bool at_most(Integer value, std::int64_t most) {
     return static_cast<std::int64_t>(value) <= most;
 }
 
-/// A position as a signed integer of 64 bits; an unsigned one above its range would become negative.
+/// A position as a signed integer of 64 bits.
 ///
-/// Throws:  std::length_error
+/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
@@ -42,9 +42,9 @@ std::int64_t checked_position(const char* function, Position position) {
   return static_cast<std::int64_t>(position);
 }
 
-/// A count of positions that is not negative.
+/// A count of positions.
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
@@ -66,9 +66,10 @@ Index checked_rows(const char* function, First first, Last last) {
   return to_index(to - from);
 }
 
-/// The number of rows, if there is a pair and the address space holds the entries.
+/// The number of rows.
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
+///          space
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
@@ -83,10 +84,10 @@ Index checked_entries(Index rows, Index pairs) {
   return rows;
 }
 
-/// The attention_factor, if it lies within the normal numbers of S too, so that m cos neither overflows nor
-/// loses digits: [2^-126, 2^128 - 2^104] for float, [2^-1022, 2^1024 - 2^971] for double.
+/// The attention_factor m.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
+///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -99,23 +100,23 @@ double checked_magnitude(double attention_factor) {
   return attention_factor;
 }
 
-/// inv_freq [pairs, axes] into a hash.
+/// Folds inv_freq [pairs, axes] into a hash.
 inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
 
-/// The fingerprint of the frequencies of a table, if they can be those of a table.
+/// The fingerprint of the frequencies of a table.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  as checked_magnitude
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
 }
 
-/// Checks the coordinates at(row, axis): there must be one per axis of the frequencies, finite and at most
-/// 2^53 in magnitude, up to which integers are exact.
+/// Checks the coordinates at(row, axis).
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
+///          above 2^53 in magnitude, up to which a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;

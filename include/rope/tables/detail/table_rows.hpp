@@ -14,7 +14,7 @@
 #include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/phase.hpp>
 
-/// Rows of a table: how a loop reads them, and how phases or angles become one.
+/// Rows of a table: how loops read them, and how they are computed from phases.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -25,7 +25,7 @@ struct given_entries;
 /// Makes tables in memory of the caller's: tables/row_maker.hpp.
 struct borrowed_table;
 
-/// The entries of a table, and what a rotation has to know of them.
+/// The entries of a table and the properties that a rotation reads.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -35,7 +35,7 @@ struct table_view {
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
 
-  /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
+  /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
 
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
@@ -53,11 +53,11 @@ EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
   sin = static_cast<S>(value.sin);
 }
 
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase, a
-// multiple of 2^-192 turn, has fewer bits than a double where the angle is below 2^-140 rad.
+// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
+// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
 
-/// The unit in which small angles are multiplied, [rad]. A product below 2^-1022 rad is subnormal and has
-/// lost digits, which m sin shows if m is large; in this unit it is a normal number.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
+/// digits, which m sin shows if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 
 /// inv_freq * coordinate in units of small_unit.
@@ -70,16 +70,17 @@ bool is_below(double angle) {
   return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
 }
 
-/// Writes m cos and m sin of a small angle in units of small_unit: sin x is x and cos x is 1.
+/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1.
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
 
-/// Writes m cos and m sin of inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad sin x is x
-/// and cos x is 1, but for less than 2^-120 of them: the floats are those nearest to numbers that are smaller
-/// than m x, a product of integers, and m by a hair.
+/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
+/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The floats are therefore
+/// the nearest ones to numbers that are just below m x, which is an exact product of integers, and just below
+/// m.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -106,7 +107,7 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
       inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
 }
 
-/// Writes m cos and m sin of the angle of one pair.
+/// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
@@ -145,7 +146,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
 
-/// m cos and m sin of a block of pairs in doubles, and which of them say how the float is rounded.
+/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -154,9 +155,10 @@ struct float_block {
 
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
-  std::uint64_t doubtful[size];  // 0: rounding gives the nearest float
+  std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
 
-  /// \param smallest  a power of two: distances below it from a quarter turn are too inexact, in 2^-64 turn
+  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
+  ///                  doubtful, since their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -197,11 +199,11 @@ struct float_block {
   }
 };
 
-/// The same for float: a block of pairs at a time, and those again whose doubles do not say which of two
-/// floats is nearer.
+/// Writes m cos and m sin of every pair as the nearest floats: a block of pairs at a time in doubles, then
+/// the doubtful pairs again in integers.
 template <class Row>
 void write_row(const row_angles& angles, const Row& coordinates, double m, float* cos, float* sin) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // then all pairs are too inexact
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // with more axes every pair is doubtful
   const std::uint64_t smallest = std::bit_ceil((std::min)(static_cast<std::uint64_t>(angles.axes()), most))
                                  << 41;
   float_block block;
