@@ -21387,8 +21387,8 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 #ifndef ROPE_ROTATION_ANGLE_GRADIENT_HPP
 #define ROPE_ROTATION_ANGLE_GRADIENT_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#ifndef ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
 /// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
 /// and a + ib, conj(x) g has two parts:
 ///
@@ -21528,7 +21528,7 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#endif  // ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
 /// The backward pass of `rotate` with respect to what its angles are made of: vector-Jacobian products of
 ///
 ///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)

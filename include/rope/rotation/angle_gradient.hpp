@@ -13,7 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/gradient_kernel.hpp>
+#include <rope/rotation/detail/angle_gradient_kernel.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 

@@ -8,7 +8,7 @@
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/detail/gradient_kernel.hpp>
+#include <rope/rotation/detail/angle_gradient_kernel.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/xpos.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#ifndef ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
 
 #include <algorithm>  // std::fill, std::min
 #include <cstddef>
@@ -171,4 +171,4 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#endif  // ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
