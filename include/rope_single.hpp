@@ -4355,14 +4355,14 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// The frequency of one pair on one axis.
-struct pair_turning {
+struct pair_frequency {
   double inv_freq = 0;
   phase step;  // of one unit
-  pair_turning() = default;
-  explicit pair_turning(double speed) : pair_turning(speed, binary_turns(speed, 1.0)) {}
-  /// Requires: turns == binary_turns(speed, 1.0)
-  pair_turning(double speed, const binary_turns& turns)
-      : inv_freq(speed), step(speed < 0 ? -turns.rounded() : turns.rounded()) {}
+  pair_frequency() = default;
+  explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
+  /// Requires: turns == binary_turns(frequency, 1.0)
+  pair_frequency(double frequency, const binary_turns& turns)
+      : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   /// Requires: |coordinate| <= 2^53
   EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
@@ -4378,7 +4378,7 @@ class row_angles {
   /// The number of pairs per call of find_upper.
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
-      : turning_(of.pairs(), of.axes(), {}),
+      : frequencies_(of.pairs(), of.axes(), {}),
         words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
@@ -4386,7 +4386,7 @@ class row_angles {
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
         if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
-        turning_(i, a) = pair_turning(inv_freq, turns);
+        frequencies_(i, a) = pair_frequency(inv_freq, turns);
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
@@ -4395,11 +4395,11 @@ class row_angles {
         words_(i, columns * a + 7) = inv_freq < 0 ? 1 : 0;
       }
   }
-  Index pairs() const { return turning_.rows(); }
-  Index axes() const { return turning_.cols(); }
+  Index pairs() const { return frequencies_.rows(); }
+  Index axes() const { return frequencies_.cols(); }
   /// The smallest |inv_freq|.
   double slowest() const { return slowest_; }
-  const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
+  const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
   /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
   /// axis. Beyond the last pair the values are those of frequency 0.
   template <class Row>
@@ -4416,7 +4416,7 @@ class row_angles {
       }
       if (exponent < 0 && exponent <= -96) {
         for (Index k = 0; k < block && first + k < pairs(); ++k)
-          turns[k] += turning_(first + k, a).at(coordinate).turn.hi;
+          turns[k] += frequencies_(first + k, a).at(coordinate).turn.hi;
         continue;
       }
       const std::uint32_t* words = &words_(first, columns * a);
@@ -4457,7 +4457,7 @@ class row_angles {
   /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
   /// is negative.
   static constexpr Index columns = 8;
-  number_array<pair_turning> turning_;  // [pairs, axes]
+  number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };
@@ -4629,7 +4629,7 @@ struct table_view {
 };
 /// Writes m cos and m sin of a phase, rounded to S.
 template <class S>
-EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
+EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   const quadrant_distance angle = nearest_quadrant(p);
   const cos_sin value = in_quadrant(angle, scaled_cos_sin<S>(angle.magnitude, m));
   cos = static_cast<S>(value.cos);
@@ -4663,7 +4663,7 @@ template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
   const double product = product_in_small_units(inv_freq, static_cast<double>(coordinate));
-  if (!is_below<-60>(product)) return write_turned(find_phase(), m, cos, sin);
+  if (!is_below<-60>(product)) return write_phase(find_phase(), m, cos, sin);
   if (equal(inv_freq, 0) || equal(coordinate, 0)) return write_small(0, m, cos, sin);
   if constexpr (std::is_same_v<S, float>) {
     const auto nearest = [m](uint128 mantissa, int exponent) {
@@ -4691,7 +4691,7 @@ EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const
   Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
   for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
     const double product =
-        product_in_small_units(angles.turning(pair, a).inv_freq, static_cast<double>(coordinates(a)));
+        product_in_small_units(angles.frequency(pair, a).inv_freq, static_cast<double>(coordinates(a)));
     if (equal(product, 0)) continue;
     sum += product;
     largest = (std::max)(largest, (std::abs)(product));
@@ -4699,14 +4699,14 @@ EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const
     axis = a;
   }
   if (count <= 1) {
-    const pair_turning& turning = angles.turning(pair, axis);
-    const auto find_phase = [&] { return turning.at(coordinates(axis)); };
-    return write_product(turning.inv_freq, coordinates(axis), m, find_phase, cos, sin);
+    const pair_frequency& of_axis = angles.frequency(pair, axis);
+    const auto find_phase = [&] { return of_axis.at(coordinates(axis)); };
+    return write_product(of_axis.inv_freq, coordinates(axis), m, find_phase, cos, sin);
   }
   if (is_below<-128>(largest)) return write_small(sum, m, cos, sin);
   phase p;
-  for (Index a = 0; a < angles.axes(); ++a) p = p + angles.turning(pair, a).at(coordinates(a));
-  write_turned(p, m, cos, sin);
+  for (Index a = 0; a < angles.axes(); ++a) p = p + angles.frequency(pair, a).at(coordinates(a));
+  write_phase(p, m, cos, sin);
 }
 /// Writes m cos and m sin of every pair, rounded to S.
 template <class Row, class S>
@@ -4715,7 +4715,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   if (one_axis &&
       !is_below<-60>(product_in_small_units(angles.slowest(), static_cast<double>(coordinates(0))))) {
     for (Index i = 0; i < angles.pairs(); ++i)
-      write_turned(angles.turning(i, 0).at(coordinates(0)), m, cos[i], sin[i]);
+      write_phase(angles.frequency(i, 0).at(coordinates(0)), m, cos[i], sin[i]);
     return;
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
@@ -14067,7 +14067,7 @@ class key_rotator {
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
     const std::size_t pairs = row_.size() / 2;
-    for (std::size_t i = 0; i < pairs; ++i) write_turned(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
+    for (std::size_t i = 0; i < pairs; ++i) write_phase(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
   number_array<phase> step_;
@@ -22995,25 +22995,25 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
                 "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const owned_array<typename Derived::Scalar> turns = rotations;
-  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
-  const Index count = speeds.size(), pairs = turns.cols() * count;
+  const owned_array<typename Derived::Scalar> radians = rotations;
+  const owned_array<typename Ranges::Scalar, 1> factors = ranges;
+  const Index count = factors.size(), pairs = radians.cols() * count;
   if (pairs == 0)
     ROPE_THROW(
         std::invalid_argument,
         detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
-                        turns.rows(), ", ", turns.cols(), "] and ", count));
+                        radians.rows(), ", ", radians.cols(), "] and ", count));
   for (Index f = 0; f < count; ++f)
-    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
+    detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
   return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, radians.rows(),
       [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < turns.cols(); ++a) {
-          const double turn =
-              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
+        for (Index a = 0; a < radians.cols(); ++a) {
+          const double angle =
+              detail::checked_angle("table_of_angles", static_cast<double>(radians(r, a)), r, a);
           for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(speeds(f)), turn, attention_factor, cos[a * count + f],
-                                  sin[a * count + f]);
+            detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
+                                  cos[a * count + f], sin[a * count + f]);
         }
       });
 }

@@ -215,7 +215,8 @@ TEST_CASE("the upper 64 bits of the phases of a row are off by four units per ax
       std::uint64_t turns[16];
       angles.find_upper(coordinates, first, turns);
       for (rope::Index i = first; i < std::min<rope::Index>(pairs, first + 16); ++i) {
-        const phase exact = angles.turning(i, 0).at(coordinates(0)) + angles.turning(i, 1).at(coordinates(1));
+        const phase exact =
+            angles.frequency(i, 0).at(coordinates(0)) + angles.frequency(i, 1).at(coordinates(1));
         CAPTURE(i, coordinates(0), coordinates(1));
         REQUIRE(turns[i - first] - exact.turn.hi + 8 <= 16);
       }

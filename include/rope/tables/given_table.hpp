@@ -169,25 +169,25 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
                 "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const owned_array<typename Derived::Scalar> turns = rotations;
-  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
-  const Index count = speeds.size(), pairs = turns.cols() * count;
+  const owned_array<typename Derived::Scalar> radians = rotations;
+  const owned_array<typename Ranges::Scalar, 1> factors = ranges;
+  const Index count = factors.size(), pairs = radians.cols() * count;
   if (pairs == 0)
     ROPE_THROW(
         std::invalid_argument,
         detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
-                        turns.rows(), ", ", turns.cols(), "] and ", count));
+                        radians.rows(), ", ", radians.cols(), "] and ", count));
   for (Index f = 0; f < count; ++f)
-    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
+    detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
   return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, radians.rows(),
       [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < turns.cols(); ++a) {
-          const double turn =
-              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
+        for (Index a = 0; a < radians.cols(); ++a) {
+          const double angle =
+              detail::checked_angle("table_of_angles", static_cast<double>(radians(r, a)), r, a);
           for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(speeds(f)), turn, attention_factor, cos[a * count + f],
-                                  sin[a * count + f]);
+            detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
+                                  cos[a * count + f], sin[a * count + f]);
         }
       });
 }

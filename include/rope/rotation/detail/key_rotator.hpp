@@ -58,7 +58,7 @@ class key_rotator {
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
     const std::size_t pairs = row_.size() / 2;
-    for (std::size_t i = 0; i < pairs; ++i) write_turned(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
+    for (std::size_t i = 0; i < pairs; ++i) write_phase(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
 

@@ -22,15 +22,15 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The frequency of one pair on one axis.
-struct pair_turning {
+struct pair_frequency {
   double inv_freq = 0;
   phase step;  // of one unit
 
-  pair_turning() = default;
-  explicit pair_turning(double speed) : pair_turning(speed, binary_turns(speed, 1.0)) {}
-  /// Requires: turns == binary_turns(speed, 1.0)
-  pair_turning(double speed, const binary_turns& turns)
-      : inv_freq(speed), step(speed < 0 ? -turns.rounded() : turns.rounded()) {}
+  pair_frequency() = default;
+  explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
+  /// Requires: turns == binary_turns(frequency, 1.0)
+  pair_frequency(double frequency, const binary_turns& turns)
+      : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
 
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   /// Requires: |coordinate| <= 2^53
@@ -49,7 +49,7 @@ class row_angles {
   static constexpr Index block = 16;
 
   explicit row_angles(const frequencies& of)
-      : turning_(of.pairs(), of.axes(), {}),
+      : frequencies_(of.pairs(), of.axes(), {}),
         words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
@@ -57,7 +57,7 @@ class row_angles {
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
         if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
-        turning_(i, a) = pair_turning(inv_freq, turns);
+        frequencies_(i, a) = pair_frequency(inv_freq, turns);
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
@@ -67,11 +67,11 @@ class row_angles {
       }
   }
 
-  Index pairs() const { return turning_.rows(); }
-  Index axes() const { return turning_.cols(); }
+  Index pairs() const { return frequencies_.rows(); }
+  Index axes() const { return frequencies_.cols(); }
   /// The smallest |inv_freq|.
   double slowest() const { return slowest_; }
-  const pair_turning& turning(Index pair, Index axis) const { return turning_(pair, axis); }
+  const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
 
   /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
   /// axis. Beyond the last pair the values are those of frequency 0.
@@ -89,7 +89,7 @@ class row_angles {
       }
       if (exponent < 0 && exponent <= -96) {
         for (Index k = 0; k < block && first + k < pairs(); ++k)
-          turns[k] += turning_(first + k, a).at(coordinate).turn.hi;
+          turns[k] += frequencies_(first + k, a).at(coordinate).turn.hi;
         continue;
       }
       const std::uint32_t* words = &words_(first, columns * a);
@@ -133,7 +133,7 @@ class row_angles {
   /// is negative.
   static constexpr Index columns = 8;
 
-  number_array<pair_turning> turning_;  // [pairs, axes]
+  number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };

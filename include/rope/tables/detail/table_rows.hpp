@@ -46,7 +46,7 @@ struct table_view {
 
 /// Writes m cos and m sin of a phase, rounded to S.
 template <class S>
-EIGEN_ALWAYS_INLINE void write_turned(phase p, double m, S& cos, S& sin) {
+EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   const quadrant_distance angle = nearest_quadrant(p);
   const cos_sin value = in_quadrant(angle, scaled_cos_sin<S>(angle.magnitude, m));
   cos = static_cast<S>(value.cos);
@@ -85,7 +85,7 @@ template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
   const double product = product_in_small_units(inv_freq, static_cast<double>(coordinate));
-  if (!is_below<-60>(product)) return write_turned(find_phase(), m, cos, sin);
+  if (!is_below<-60>(product)) return write_phase(find_phase(), m, cos, sin);
   if (equal(inv_freq, 0) || equal(coordinate, 0)) return write_small(0, m, cos, sin);
   if constexpr (std::is_same_v<S, float>) {
     const auto nearest = [m](uint128 mantissa, int exponent) {
@@ -115,7 +115,7 @@ EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const
   Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
   for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
     const double product =
-        product_in_small_units(angles.turning(pair, a).inv_freq, static_cast<double>(coordinates(a)));
+        product_in_small_units(angles.frequency(pair, a).inv_freq, static_cast<double>(coordinates(a)));
     if (equal(product, 0)) continue;
     sum += product;
     largest = (std::max)(largest, (std::abs)(product));
@@ -123,14 +123,14 @@ EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const
     axis = a;
   }
   if (count <= 1) {
-    const pair_turning& turning = angles.turning(pair, axis);
-    const auto find_phase = [&] { return turning.at(coordinates(axis)); };
-    return write_product(turning.inv_freq, coordinates(axis), m, find_phase, cos, sin);
+    const pair_frequency& of_axis = angles.frequency(pair, axis);
+    const auto find_phase = [&] { return of_axis.at(coordinates(axis)); };
+    return write_product(of_axis.inv_freq, coordinates(axis), m, find_phase, cos, sin);
   }
   if (is_below<-128>(largest)) return write_small(sum, m, cos, sin);
   phase p;
-  for (Index a = 0; a < angles.axes(); ++a) p = p + angles.turning(pair, a).at(coordinates(a));
-  write_turned(p, m, cos, sin);
+  for (Index a = 0; a < angles.axes(); ++a) p = p + angles.frequency(pair, a).at(coordinates(a));
+  write_phase(p, m, cos, sin);
 }
 
 /// Writes m cos and m sin of every pair, rounded to S.
@@ -140,7 +140,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   if (one_axis &&
       !is_below<-60>(product_in_small_units(angles.slowest(), static_cast<double>(coordinates(0))))) {
     for (Index i = 0; i < angles.pairs(); ++i)
-      write_turned(angles.turning(i, 0).at(coordinates(0)), m, cos[i], sin[i]);
+      write_phase(angles.frequency(i, 0).at(coordinates(0)), m, cos[i], sin[i]);
     return;
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
