@@ -52,7 +52,7 @@ set(forward_of_attention/gradient attention/attention)
 set(forward_of_block/gradient block/multi_head_attention)
 
 # Headers of base/ for users, reached through any public header; the others are for the library.
-set(public_base base/number_array base/owned_array base/parallel base/scratch)
+set(public_base base/number_array base/owned_array base/parallel base/scratch base/wide_real)
 # Headers outside of a detail/ that are for the modules above, not for users: no public header includes them.
 set(for_modules rotation/checks)  # every module above checks views and rotations
 

@@ -2,7 +2,8 @@
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
 
-#include <bit>  // std::countl_zero
+#include <bit>      // std::countl_zero
+#include <compare>  // std::strong_ordering
 #include <cstdint>
 
 #include <rope/config.hpp>
@@ -19,6 +20,7 @@ struct uint128 {
   std::uint64_t lo = 0;
 
   friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  friend constexpr std::strong_ordering operator<=>(const uint128&, const uint128&) = default;
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};

@@ -3,6 +3,7 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/positions/grid_positions.hpp>
 #include <rope/rotation/rotate.hpp>
@@ -53,6 +54,12 @@ TEST_CASE("the comment of owned_array shows its use", "[base]") {
   Eigen::ArrayXXd copy = coordinates;
   CHECK(copy.rows() == 64);
   CHECK(copy(0, 1) == copy(0, 0) + shift);
+}
+
+TEST_CASE("the comment of wide_real shows its use", "[base]") {
+  const wide_real third = wide_real(1) / 3;
+  const auto nearest = static_cast<double>(pow(third, 0.5));
+  CHECK(nearest == 0x1.279a74590331cp-1);
 }
 
 TEST_CASE("the comment of thread_source shows threads of a user's own", "[base]") {

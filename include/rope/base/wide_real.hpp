@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_WIDE_REAL_HPP
+#define ROPE_BASE_WIDE_REAL_HPP
+
+#include <array>
+#include <bit>       // std::bit_cast, std::countl_zero
+#include <compare>   // std::strong_ordering
+#include <concepts>  // std::integral
+#include <cstdint>
+#include <limits>
+
+#include <rope/base/wide_integer.hpp>
+#include <rope/config.hpp>
+
+/// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
+/// others, and each C library has its own exp and log. Schedules must not depend on either.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
+/// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
+///
+///     const wide_real third = wide_real(1) / 3;
+///     const auto nearest = static_cast<double>(pow(third, 0.5));
+///
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are what they look like.
+///
+/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
+///            follows from one are infinite
+/// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
+///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
+class wide_real {
+ public:
+  /// 0.
+  constexpr wide_real() = default;
+  /// An integer, exactly.
+  template <std::integral Integer>
+  constexpr wide_real(Integer x)
+      : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
+  /// A double, exactly. Infinity and NaN become infinite.
+  constexpr wide_real(double x) {
+    const auto bits = std::bit_cast<std::uint64_t>(x);
+    const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+    *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
+                      (exponent == 0 ? 1 : exponent) - 1075);
+    if (exponent == 0x7ff) *this = infinite(bits >> 63 != 0);
+  }
+  /// pi.
+  static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
+
+  /// The nearest double, with ties to even; a subnormal one too, and infinity above its range.
+  explicit constexpr operator double() const {
+    constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
+    const int first = exponent_ + 127;  // exponent of the highest bit
+    std::uint64_t bits = 0;
+    if (first > 1023) {
+      bits = infinity;
+    } else if (first >= -1075) {
+      const int unit = first < -1022 ? -1074 : first - 52, dropped = unit - exponent_;
+      const detail::uint128 kept = shifted(significand_, dropped);
+      const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
+      const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
+      const bool up = rest > half || (rest == half && kept.lo % 2 == 1);
+      // The carry of a significand of ones goes on into the exponent, as it has to.
+      bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
+    }
+    return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
+  }
+
+  /// Whether the number is above 2^1048576 or comes from a division by 0.
+  constexpr bool is_infinite() const { return exponent_ >= too_large; }
+
+  friend constexpr wide_real operator-(wide_real x) {
+    x.negative_ = !x.negative_ && x.significand_ != detail::uint128{};
+    return x;
+  }
+  friend constexpr wide_real operator+(wide_real a, wide_real b) {
+    if (a.exponent_ < b.exponent_) {
+      const wide_real exchanged = a;
+      a = b;
+      b = exchanged;
+    }
+    if (a.is_infinite()) return a;
+    const detail::uint128 addend = shifted(b.significand_, a.exponent_ - b.exponent_);
+    if (a.negative_ != b.negative_)
+      return a.significand_ < addend ? wide_real(b.negative_, addend - a.significand_, a.exponent_)
+                                     : wide_real(a.negative_, a.significand_ - addend, a.exponent_);
+    const detail::uint128 sum = a.significand_ + addend;
+    if (sum >= addend) return {a.negative_, sum, a.exponent_};
+    return {a.negative_, (sum >> 1) + (detail::uint128{0, 1} << 127), a.exponent_ + 1};
+  }
+  friend constexpr wide_real operator-(wide_real a, wide_real b) { return a + -b; }
+  friend constexpr wide_real operator*(wide_real a, wide_real b) {
+    const bool negative = a.negative_ != b.negative_;
+    if (a.is_infinite() || b.is_infinite()) return infinite(negative);
+    // All 256 bits, rounded to the nearest 128: a factor of 1 changes nothing.
+    const detail::uint128 x = a.significand_, y = b.significand_, low = detail::multiply(x.lo, y.lo),
+                          first = detail::multiply(x.hi, y.lo), second = detail::multiply(x.lo, y.hi),
+                          middle = detail::uint128{0, low.hi} + detail::uint128{0, first.lo} +
+                                   detail::uint128{0, second.lo};
+    const detail::uint128 upper = detail::multiply(x.hi, y.hi) + detail::uint128{0, first.hi} +
+                                  detail::uint128{0, second.hi} + detail::uint128{0, middle.hi};
+    const int zeros = upper.hi >> 63 != 0 ? 0 : 1;
+    const detail::uint128 kept = zeros == 0 ? upper : (upper << 1) + detail::uint128{0, middle.lo >> 63};
+    const detail::uint128 rounded = kept + detail::uint128{0, middle.lo << zeros >> 63};
+    if (rounded < kept) return {negative, detail::uint128{0, 1} << 127, a.exponent_ + b.exponent_ + 128};
+    return {negative, rounded, a.exponent_ + b.exponent_ + 128 - zeros};
+  }
+  friend constexpr wide_real operator/(wide_real a, wide_real b) {
+    const bool negative = a.negative_ != b.negative_;
+    if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
+    if (b.is_infinite()) return {};
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0, and left out
+    detail::uint128 quotient, rest = a.significand_;
+    bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
+    if (shorter) rest = rest << 1;
+    for (int bit = 0;; ++bit) {
+      const bool fits = carry || rest >= b.significand_;
+      if (bit == 128) {  // rounded to the nearest
+        quotient = quotient + detail::uint128{0, fits ? 1u : 0u};
+        break;
+      }
+      if (fits) rest = rest - b.significand_;
+      quotient = (quotient << 1) + detail::uint128{0, fits ? 1u : 0u};
+      carry = rest.hi >> 63 != 0;
+      rest = rest << 1;
+    }
+    return {negative, quotient, a.exponent_ - b.exponent_ - 127 - (shorter ? 1 : 0)};
+  }
+  /// Adds to the number.
+  constexpr wide_real& operator+=(wide_real x) { return *this = *this + x; }
+  /// Subtracts from the number.
+  constexpr wide_real& operator-=(wide_real x) { return *this = *this - x; }
+  /// Multiplies the number.
+  constexpr wide_real& operator*=(wide_real x) { return *this = *this * x; }
+  /// Divides the number.
+  constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
+
+  friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
+  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_)
+      return a.negative_ ? std::strong_ordering::less : std::strong_ordering::greater;
+    const std::strong_ordering of_magnitudes =
+        a.exponent_ != b.exponent_ ? a.exponent_ <=> b.exponent_ : a.significand_ <=> b.significand_;
+    return a.negative_ ? 0 <=> of_magnitudes : of_magnitudes;
+  }
+
+  /// The largest integer that is at most x.
+  friend constexpr wide_real floor(wide_real x) {
+    if (x.exponent_ >= 0) return x;
+    const wide_real cut = x.truncated();
+    return x.negative_ && cut != x ? cut - 1 : cut;
+  }
+  /// The smallest integer that is at least x.
+  friend constexpr wide_real ceil(wide_real x) { return -floor(-x); }
+
+  /// e^x.
+  friend constexpr wide_real exp(wide_real x) {
+    if (x.is_infinite() || x.exponent_ > 20 - 128)
+      return x.negative_ ? wide_real() : infinite(false);  // |x| >= 2^20
+    wide_real powers = floor(x / ln2()), rest = x - powers * ln2();
+    if (rest.negative_ || rest >= ln2()) {  // x / ln 2 was rounded to an integer, or the product up
+      const int step = rest.negative_ ? -1 : 1;
+      powers += step;
+      rest -= step * ln2();
+    }
+    // e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squared four times: each squaring takes
+    // u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
+    const detail::uint128 y = shifted(rest.significand_, -rest.exponent_ - 128 + 4);
+    detail::uint128 sum = inverse_factorials.back();
+    for (std::size_t n = inverse_factorials.size() - 1; n-- > 0;)
+      sum = inverse_factorials[n] + detail::multiply_upper(y, sum);
+    detail::uint128 u = y + detail::multiply_upper(y, detail::multiply_upper(y, sum));
+    for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
+    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
+  }
+
+  /// The natural logarithm.  Requires: x is positive; of any other x the result is infinite
+  friend constexpr wide_real log(wide_real x) {
+    if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
+    // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
+    // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
+    int powers = x.exponent_ + 127;
+    wide_real m = x;
+    m.exponent_ = -127;
+    if (m >= 1.5) {
+      m.exponent_ = -128;
+      ++powers;
+    }
+    wide_real y = m - 1;
+    for (int step = 0; step < 3; ++step) {
+      const wide_real power = exp(y);
+      y += 2 * (m - power) / (m + power);
+    }
+    return powers * ln2() + y;
+  }
+
+  /// x^y.  Requires: x is positive
+  friend constexpr wide_real pow(wide_real x, wide_real y) { return exp(y * log(x)); }
+
+ private:
+  static constexpr int too_large = 1 << 20;
+
+  /// The value significand * 2^exponent, normalized.
+  constexpr wide_real(bool negative, detail::uint128 significand, int exponent) {
+    if (significand == detail::uint128{}) return;
+    const int zeros = detail::leading_zeros(significand);
+    significand_ = significand << zeros;
+    exponent_ = exponent - zeros;
+    negative_ = negative;
+    if (exponent_ >= too_large) *this = infinite(negative);
+    if (exponent_ <= -too_large) *this = wide_real();
+  }
+  static constexpr wide_real infinite(bool negative) {
+    wide_real x;
+    x.significand_ = detail::uint128{0, 1} << 127;
+    x.exponent_ = too_large;
+    x.negative_ = negative;
+    return x;
+  }
+  static constexpr wide_real ln2() { return {false, {0xb17217f7d1cf79abu, 0xc9e3b39803f2f6afu}, -128}; }
+
+  /// x / 2^places, rounded down.  Requires: places >= 0
+  static constexpr detail::uint128 shifted(detail::uint128 x, int places) {
+    return places > 127 ? detail::uint128{} : x >> places;
+  }
+  /// The number without the bits below 1.  Requires: exponent_ < 0
+  constexpr wide_real truncated() const {
+    if (exponent_ < -127) return {};
+    return {negative_, significand_ >> -exponent_ << -exponent_, exponent_};
+  }
+  /// Requires: an integer of a magnitude below 2^31
+  constexpr int to_int() const {
+    if (significand_ == detail::uint128{}) return 0;
+    const auto magnitude = static_cast<int>((significand_ >> -exponent_).lo);
+    return negative_ ? -magnitude : magnitude;
+  }
+
+  /// 2^128 / n! for n = 2, 3, ..., 19.
+  static constexpr std::array<detail::uint128, 18> inverse_factorials = [] {
+    std::array<detail::uint128, 18> list = {};
+    list[0] = detail::uint128{0, 1} << 127;
+    for (std::uint32_t n = 3; n < list.size() + 2; ++n) list[n - 2] = divide(list[n - 3], n);
+    return list;
+  }();
+
+  detail::uint128 significand_ = {};
+  int exponent_ = -too_large;  // the value is significand * 2^exponent; the lowest exponent for 0
+  bool negative_ = false;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_WIDE_REAL_HPP
