@@ -201,10 +201,6 @@ constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
-/// x as a long double, in which schedules are evaluated.
-constexpr long double widened(double x) { return static_cast<long double>(x); }
-/// pi with all the digits of a long double; std::numbers::pi_v<long double> of libc++ has those of double.
-inline constexpr long double wide_pi = 3.14159265358979323846264338327950288L;
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {
@@ -586,49 +582,376 @@ class number_array {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
+
+#ifndef ROPE_BASE_WIDE_REAL_HPP
+#define ROPE_BASE_WIDE_REAL_HPP
+#include <array>
+#include <compare>   // std::strong_ordering
+
+#ifndef ROPE_BASE_WIDE_INTEGER_HPP
+#define ROPE_BASE_WIDE_INTEGER_HPP
+/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// hi * 2^64 + lo; every operation is modulo 2^128.
+struct uint128 {
+  std::uint64_t hi = 0;
+  std::uint64_t lo = 0;
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  friend constexpr std::strong_ordering operator<=>(const uint128&, const uint128&) = default;
+  friend constexpr uint128 operator+(uint128 a, uint128 b) {
+    const std::uint64_t sum = a.lo + b.lo;
+    return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
+  }
+  friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+  friend constexpr uint128 operator-(uint128 a, uint128 b) {
+    return {a.hi - b.hi - (a.lo < b.lo ? 1u : 0u), a.lo - b.lo};
+  }
+  /// Requires: places in [0, 127]
+  friend constexpr uint128 operator<<(uint128 a, int places) {
+    if (places >= 64) return {a.lo << (places - 64), 0};
+    return {(a.hi << places) | (a.lo >> 1 >> (63 - places)), a.lo << places};
+  }
+  /// Requires: places in [0, 127]
+  friend constexpr uint128 operator>>(uint128 a, int places) {
+    if (places >= 64) return {0, a.hi >> (places - 64)};
+    return {a.hi >> places, (a.lo >> places) | (a.hi << 1 << (63 - places))};
+  }
+};
+/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
+struct uint192 {
+  std::uint64_t hi = 0;
+  std::uint64_t mid = 0;
+  std::uint64_t lo = 0;
+  friend constexpr bool operator==(const uint192&, const uint192&) = default;
+  friend constexpr uint192 operator+(uint192 a, uint192 b) {
+    const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
+    const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
+    // The two carries out of the middle exclude each other.
+    return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
+  }
+  friend constexpr uint192 operator-(uint192 a) {
+    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
+  }
+};
+/// -a where all bits of `sign` are set, and a where none is: without a branch.
+constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
+  return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
+}
+/// The zeros before the first bit that is set.
+constexpr int leading_zeros(uint128 a) {
+  return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
+}
+/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
+constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
+  constexpr std::uint64_t low = 0xffffffffu;
+  const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
+  const std::uint64_t ll = aa * ba, lh = aa * bb, hl = ab * ba, hh = ab * bb;
+  const std::uint64_t middle = (ll >> 32) + (lh & low) + (hl & low);
+  return {hh + (lh >> 32) + (hl >> 32) + (middle >> 32), (middle << 32) | (ll & low)};
+}
+/// a * b, all 128 bits.
+constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+  __extension__ using native = unsigned __int128;
+  const native product = static_cast<native>(a) * b;
+  return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product)};
+#else
+  return multiply_halves(a, b);
+#endif
+}
+/// a * b modulo 2^192.
+constexpr uint192 multiply(uint192 a, std::uint64_t b) {
+  const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
+  const uint128 upper = middle + uint128{a.hi * b, low.hi};
+  return {upper.hi, upper.lo, low.lo};
+}
+/// a / divisor, rounded down.
+constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
+  constexpr std::uint64_t low = 0xffffffffu;
+  const std::uint64_t first = a.hi % divisor << 32 | a.lo >> 32;
+  const std::uint64_t second = first % divisor << 32 | (a.lo & low);
+  return {a.hi / divisor, (first / divisor) << 32 | second / divisor};
+}
+/// The upper half of a product.
+constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
+/// carry into bits that no caller keeps).
+constexpr uint128 multiply_upper(uint128 a, uint128 b) {
+  const uint128 top = multiply(a.hi, b.hi);
+  return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_WIDE_INTEGER_HPP
+/// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
+/// others, and each C library has its own exp and log. Schedules must not depend on either.
+namespace rope {
+inline namespace ROPE_ABI {
+/// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
+/// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
+///
+///     const wide_real third = wide_real(1) / 3;
+///     const auto nearest = static_cast<double>(pow(third, 0.5));
+///
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are what they look like.
+///
+/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
+///            follows from one are infinite
+/// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
+///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
+class wide_real {
+ public:
+  /// 0.
+  constexpr wide_real() = default;
+  /// An integer, exactly.
+  template <std::integral Integer>
+  constexpr wide_real(Integer x)
+      : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
+  /// A double, exactly. Infinity and NaN become infinite.
+  constexpr wide_real(double x) {
+    const auto bits = std::bit_cast<std::uint64_t>(x);
+    const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+    *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
+                      (exponent == 0 ? 1 : exponent) - 1075);
+    if (exponent == 0x7ff) *this = infinite(bits >> 63 != 0);
+  }
+  /// pi.
+  static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
+  /// The nearest double, with ties to even; a subnormal one too, and infinity above its range.
+  explicit constexpr operator double() const {
+    constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
+    const int first = exponent_ + 127;  // exponent of the highest bit
+    std::uint64_t bits = 0;
+    if (first > 1023) {
+      bits = infinity;
+    } else if (first >= -1075) {
+      const int unit = first < -1022 ? -1074 : first - 52, dropped = unit - exponent_;
+      const detail::uint128 kept = shifted(significand_, dropped);
+      const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
+      const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
+      const bool up = rest > half || (rest == half && kept.lo % 2 == 1);
+      // The carry of a significand of ones goes on into the exponent, as it has to.
+      bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
+    }
+    return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
+  }
+  /// Whether the number is above 2^1048576 or comes from a division by 0.
+  constexpr bool is_infinite() const { return exponent_ >= too_large; }
+  friend constexpr wide_real operator-(wide_real x) {
+    x.negative_ = !x.negative_ && x.significand_ != detail::uint128{};
+    return x;
+  }
+  friend constexpr wide_real operator+(wide_real a, wide_real b) {
+    if (a.exponent_ < b.exponent_) {
+      const wide_real exchanged = a;
+      a = b;
+      b = exchanged;
+    }
+    if (a.is_infinite()) return a;
+    const detail::uint128 addend = shifted(b.significand_, a.exponent_ - b.exponent_);
+    if (a.negative_ != b.negative_)
+      return a.significand_ < addend ? wide_real(b.negative_, addend - a.significand_, a.exponent_)
+                                     : wide_real(a.negative_, a.significand_ - addend, a.exponent_);
+    const detail::uint128 sum = a.significand_ + addend;
+    if (sum >= addend) return {a.negative_, sum, a.exponent_};
+    return {a.negative_, (sum >> 1) + (detail::uint128{0, 1} << 127), a.exponent_ + 1};
+  }
+  friend constexpr wide_real operator-(wide_real a, wide_real b) { return a + -b; }
+  friend constexpr wide_real operator*(wide_real a, wide_real b) {
+    const bool negative = a.negative_ != b.negative_;
+    if (a.is_infinite() || b.is_infinite()) return infinite(negative);
+    // All 256 bits, rounded to the nearest 128: a factor of 1 changes nothing.
+    const detail::uint128 x = a.significand_, y = b.significand_, low = detail::multiply(x.lo, y.lo),
+                          first = detail::multiply(x.hi, y.lo), second = detail::multiply(x.lo, y.hi),
+                          middle = detail::uint128{0, low.hi} + detail::uint128{0, first.lo} +
+                                   detail::uint128{0, second.lo};
+    const detail::uint128 upper = detail::multiply(x.hi, y.hi) + detail::uint128{0, first.hi} +
+                                  detail::uint128{0, second.hi} + detail::uint128{0, middle.hi};
+    const int zeros = upper.hi >> 63 != 0 ? 0 : 1;
+    const detail::uint128 kept = zeros == 0 ? upper : (upper << 1) + detail::uint128{0, middle.lo >> 63};
+    const detail::uint128 rounded = kept + detail::uint128{0, middle.lo << zeros >> 63};
+    if (rounded < kept) return {negative, detail::uint128{0, 1} << 127, a.exponent_ + b.exponent_ + 128};
+    return {negative, rounded, a.exponent_ + b.exponent_ + 128 - zeros};
+  }
+  friend constexpr wide_real operator/(wide_real a, wide_real b) {
+    const bool negative = a.negative_ != b.negative_;
+    if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
+    if (b.is_infinite()) return {};
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0, and left out
+    detail::uint128 quotient, rest = a.significand_;
+    bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
+    if (shorter) rest = rest << 1;
+    for (int bit = 0;; ++bit) {
+      const bool fits = carry || rest >= b.significand_;
+      if (bit == 128) {  // rounded to the nearest
+        quotient = quotient + detail::uint128{0, fits ? 1u : 0u};
+        break;
+      }
+      if (fits) rest = rest - b.significand_;
+      quotient = (quotient << 1) + detail::uint128{0, fits ? 1u : 0u};
+      carry = rest.hi >> 63 != 0;
+      rest = rest << 1;
+    }
+    return {negative, quotient, a.exponent_ - b.exponent_ - 127 - (shorter ? 1 : 0)};
+  }
+  /// Adds to the number.
+  constexpr wide_real& operator+=(wide_real x) { return *this = *this + x; }
+  /// Subtracts from the number.
+  constexpr wide_real& operator-=(wide_real x) { return *this = *this - x; }
+  /// Multiplies the number.
+  constexpr wide_real& operator*=(wide_real x) { return *this = *this * x; }
+  /// Divides the number.
+  constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
+  friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
+  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_)
+      return a.negative_ ? std::strong_ordering::less : std::strong_ordering::greater;
+    const std::strong_ordering of_magnitudes =
+        a.exponent_ != b.exponent_ ? a.exponent_ <=> b.exponent_ : a.significand_ <=> b.significand_;
+    return a.negative_ ? 0 <=> of_magnitudes : of_magnitudes;
+  }
+  /// The largest integer that is at most x.
+  friend constexpr wide_real floor(wide_real x) {
+    if (x.exponent_ >= 0) return x;
+    const wide_real cut = x.truncated();
+    return x.negative_ && cut != x ? cut - 1 : cut;
+  }
+  /// The smallest integer that is at least x.
+  friend constexpr wide_real ceil(wide_real x) { return -floor(-x); }
+  /// e^x.
+  friend constexpr wide_real exp(wide_real x) {
+    if (x.is_infinite() || x.exponent_ > 20 - 128)
+      return x.negative_ ? wide_real() : infinite(false);  // |x| >= 2^20
+    wide_real powers = floor(x / ln2()), rest = x - powers * ln2();
+    if (rest.negative_ || rest >= ln2()) {  // x / ln 2 was rounded to an integer, or the product up
+      const int step = rest.negative_ ? -1 : 1;
+      powers += step;
+      rest -= step * ln2();
+    }
+    // e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squared four times: each squaring takes
+    // u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
+    const detail::uint128 y = shifted(rest.significand_, -rest.exponent_ - 128 + 4);
+    detail::uint128 sum = inverse_factorials.back();
+    for (std::size_t n = inverse_factorials.size() - 1; n-- > 0;)
+      sum = inverse_factorials[n] + detail::multiply_upper(y, sum);
+    detail::uint128 u = y + detail::multiply_upper(y, detail::multiply_upper(y, sum));
+    for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
+    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
+  }
+  /// The natural logarithm.  Requires: x is positive; of any other x the result is infinite
+  friend constexpr wide_real log(wide_real x) {
+    if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
+    // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
+    // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
+    int powers = x.exponent_ + 127;
+    wide_real m = x;
+    m.exponent_ = -127;
+    if (m >= 1.5) {
+      m.exponent_ = -128;
+      ++powers;
+    }
+    wide_real y = m - 1;
+    for (int step = 0; step < 3; ++step) {
+      const wide_real power = exp(y);
+      y += 2 * (m - power) / (m + power);
+    }
+    return powers * ln2() + y;
+  }
+  /// x^y.  Requires: x is positive
+  friend constexpr wide_real pow(wide_real x, wide_real y) { return exp(y * log(x)); }
+ private:
+  static constexpr int too_large = 1 << 20;
+  /// The value significand * 2^exponent, normalized.
+  constexpr wide_real(bool negative, detail::uint128 significand, int exponent) {
+    if (significand == detail::uint128{}) return;
+    const int zeros = detail::leading_zeros(significand);
+    significand_ = significand << zeros;
+    exponent_ = exponent - zeros;
+    negative_ = negative;
+    if (exponent_ >= too_large) *this = infinite(negative);
+    if (exponent_ <= -too_large) *this = wide_real();
+  }
+  static constexpr wide_real infinite(bool negative) {
+    wide_real x;
+    x.significand_ = detail::uint128{0, 1} << 127;
+    x.exponent_ = too_large;
+    x.negative_ = negative;
+    return x;
+  }
+  static constexpr wide_real ln2() { return {false, {0xb17217f7d1cf79abu, 0xc9e3b39803f2f6afu}, -128}; }
+  /// x / 2^places, rounded down.  Requires: places >= 0
+  static constexpr detail::uint128 shifted(detail::uint128 x, int places) {
+    return places > 127 ? detail::uint128{} : x >> places;
+  }
+  /// The number without the bits below 1.  Requires: exponent_ < 0
+  constexpr wide_real truncated() const {
+    if (exponent_ < -127) return {};
+    return {negative_, significand_ >> -exponent_ << -exponent_, exponent_};
+  }
+  /// Requires: an integer of a magnitude below 2^31
+  constexpr int to_int() const {
+    if (significand_ == detail::uint128{}) return 0;
+    const auto magnitude = static_cast<int>((significand_ >> -exponent_).lo);
+    return negative_ ? -magnitude : magnitude;
+  }
+  /// 2^128 / n! for n = 2, 3, ..., 19.
+  static constexpr std::array<detail::uint128, 18> inverse_factorials = [] {
+    std::array<detail::uint128, 18> list = {};
+    list[0] = detail::uint128{0, 1} << 127;
+    for (std::uint32_t n = 3; n < list.size() + 2; ++n) list[n - 2] = divide(list[n - 3], n);
+    return list;
+  }();
+  detail::uint128 significand_ = {};
+  int exponent_ = -too_large;  // the value is significand * 2^exponent; the lowest exponent for 0
+  bool negative_ = false;
+};
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_WIDE_REAL_HPP
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// base^(-numerator / denominator) for small non-negative integers.
-///
-/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
-/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
-/// long double is double.
-inline long double inverse_power(long double base, Index numerator, Index denominator) {
-  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
-  const long double x = n / d;
-  const long double residual = std::fma(-x, d, n) / d;
-  const long double power = std::pow(base, -x);
-  return power - power * (residual * std::log(base));
-}
+/// base^(-i / denominator), i = 0 .. count - 1, of one base.
+class inverse_powers {
+ public:
+  inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
+  wide_real operator()(Index i) const { return exp(i * step_); }
+ private:
+  wide_real step_;
+};
 }  // namespace detail
-/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
-/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
-/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+/// The schedule of one axis that a scaling changes: the original one, or the result of earlier scalings.
+/// Formulas are evaluated in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
 ///     };
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
-  Index rotary_dim;                    // channels that rotate, even and positive
-  long double base;                    // above 1; as changed by the rules so far
-  number_array<long double> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;         // m, the magnitude of the rotation
+  Index rotary_dim;                  // channels that rotate, even and positive
+  wide_real base;                    // above 1; as changed by the rules so far
+  number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;       // m, the magnitude of the rotation
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
-  void restart(long double new_base) {
+  void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
-    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+    const detail::inverse_powers powers(base, inv_freq.size());
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
   /// Exchanges the base for base * factor and keeps what other rules have done:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
-  void multiply_base(long double factor) {
+  void multiply_base(wide_real factor) {
     base *= factor;
-    for (Index i = 0; i < inv_freq.size(); ++i)
-      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
+    const detail::inverse_powers powers(factor, inv_freq.size());
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
 /// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
@@ -659,7 +982,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
+  /// Accuracy:  the nearest double, but for values within 2^-50 ulp of the middle between two; the same bits
+  ///            everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
   explicit frequencies(Integer rotary_dim, double base = 10000.0)
@@ -671,7 +995,7 @@ class frequencies {
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
   /// Throws:    as above; std::invalid_argument if a rule refuses its fields
-  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
+  /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
       : frequencies(scaled(original(static_cast<Index>(rotary_dim), base), first, rest...)) {
@@ -795,8 +1119,8 @@ class frequencies {
           detail::message("frequencies: rotary_dim must be at most 65536 and comes first, then the base: "
                           "frequencies(128, 500000.0), got rotary_dim ",
                           rotary_dim, " and base ", base));
-    schedule axis{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
-    axis.restart(detail::widened(base));
+    schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+    axis.restart(base);
     return axis;
   }
   template <class... Scalings>
@@ -812,7 +1136,7 @@ class frequencies {
     return rotary_dim / 2;
   }
   static void require_addressable(Index pairs) {
-    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
+    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(wide_real)))
       ROPE_THROW(std::length_error,
                  detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
@@ -2012,7 +2336,6 @@ void check_products(const char* function, product_precision products, Index head
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
-#include <array>
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
 namespace rope {
 inline namespace ROPE_ABI {
@@ -3533,105 +3856,6 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
-
-#ifndef ROPE_BASE_WIDE_INTEGER_HPP
-#define ROPE_BASE_WIDE_INTEGER_HPP
-/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// hi * 2^64 + lo; every operation is modulo 2^128.
-struct uint128 {
-  std::uint64_t hi = 0;
-  std::uint64_t lo = 0;
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr uint128 operator+(uint128 a, uint128 b) {
-    const std::uint64_t sum = a.lo + b.lo;
-    return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
-  }
-  friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
-  friend constexpr uint128 operator-(uint128 a, uint128 b) {
-    return {a.hi - b.hi - (a.lo < b.lo ? 1u : 0u), a.lo - b.lo};
-  }
-  /// Requires: places in [0, 127]
-  friend constexpr uint128 operator<<(uint128 a, int places) {
-    if (places >= 64) return {a.lo << (places - 64), 0};
-    return {(a.hi << places) | (a.lo >> 1 >> (63 - places)), a.lo << places};
-  }
-  /// Requires: places in [0, 127]
-  friend constexpr uint128 operator>>(uint128 a, int places) {
-    if (places >= 64) return {0, a.hi >> (places - 64)};
-    return {a.hi >> places, (a.lo >> places) | (a.hi << 1 << (63 - places))};
-  }
-};
-/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
-struct uint192 {
-  std::uint64_t hi = 0;
-  std::uint64_t mid = 0;
-  std::uint64_t lo = 0;
-  friend constexpr bool operator==(const uint192&, const uint192&) = default;
-  friend constexpr uint192 operator+(uint192 a, uint192 b) {
-    const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
-    const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
-    // The two carries out of the middle exclude each other.
-    return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
-  }
-  friend constexpr uint192 operator-(uint192 a) {
-    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
-    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
-  }
-};
-/// -a where all bits of `sign` are set, and a where none is: without a branch.
-constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
-  return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
-}
-/// The zeros before the first bit that is set.
-constexpr int leading_zeros(uint128 a) {
-  return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
-}
-/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
-constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
-  constexpr std::uint64_t low = 0xffffffffu;
-  const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
-  const std::uint64_t ll = aa * ba, lh = aa * bb, hl = ab * ba, hh = ab * bb;
-  const std::uint64_t middle = (ll >> 32) + (lh & low) + (hl & low);
-  return {hh + (lh >> 32) + (hl >> 32) + (middle >> 32), (middle << 32) | (ll & low)};
-}
-/// a * b, all 128 bits.
-constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
-#if defined(__SIZEOF_INT128__)
-  __extension__ using native = unsigned __int128;
-  const native product = static_cast<native>(a) * b;
-  return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product)};
-#else
-  return multiply_halves(a, b);
-#endif
-}
-/// a * b modulo 2^192.
-constexpr uint192 multiply(uint192 a, std::uint64_t b) {
-  const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
-  const uint128 upper = middle + uint128{a.hi * b, low.hi};
-  return {upper.hi, upper.lo, low.lo};
-}
-/// a / divisor, rounded down.
-constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
-  constexpr std::uint64_t low = 0xffffffffu;
-  const std::uint64_t first = a.hi % divisor << 32 | a.lo >> 32;
-  const std::uint64_t second = first % divisor << 32 | (a.lo & low);
-  return {a.hi / divisor, (first / divisor) << 32 | second / divisor};
-}
-/// The upper half of a product.
-constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
-/// carry into bits that no caller keeps).
-constexpr uint128 multiply_upper(uint128 a, uint128 b) {
-  const uint128 top = multiply(a.hi, b.hi);
-  return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_WIDE_INTEGER_HPP
 
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
@@ -5551,35 +5775,35 @@ namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
-inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
-  return static_cast<long double>(axis.rotary_dim) *
-         std::log(widened(original_max_position) / (widened(rotations) * 2 * wide_pi)) /
-         (2 * std::log(axis.base));
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+  return wide_real(axis.rotary_dim) *
+         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
+         (2 * log(axis.base));
 }
 /// The pairs between which a blend runs.
 struct blend_bounds {
-  long double low;
-  long double high;
+  wide_real low;
+  wide_real high;
 };
 /// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
 /// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
-  long double low = pair_of_rotations(fast, axis, original_max_position);
-  long double high = pair_of_rotations(slow, axis, original_max_position);
+  wide_real low = pair_of_rotations(fast, axis, original_max_position);
+  wide_real high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
-    low = std::floor(low);
-    high = std::ceil(high);
+    low = floor(low);
+    high = ceil(high);
   }
-  low = (std::max)(low, 0.0L);
-  high = (std::min)(high, static_cast<long double>(axis.rotary_dim - 1));
-  if (equal(low, high)) high += 0.001L;
+  low = (std::max)(low, wide_real(0));
+  high = (std::min)(high, wide_real(axis.rotary_dim - 1));
+  if (low == high) high += wide_real(1) / 1000;
   return {low, high};
 }
 /// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
-inline long double ramp(Index pair, long double low, long double high) {
-  return std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
+inline wide_real ramp(Index pair, wide_real low, wide_real high) {
+  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
@@ -5587,7 +5811,7 @@ inline void require_field(bool holds, const char* rule, double got) {
 /// Exchanges the base for base * multiplier, which must be above 1.
 ///
 /// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
-inline void multiply_base(schedule& axis, long double multiplier, const char* field, long double value) {
+inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
                message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
@@ -5598,12 +5822,12 @@ inline void multiply_base(schedule& axis, long double multiplier, const char* fi
 ///
 /// \param rule   for the messages
 /// \param field  the rule again, and what it calls the factor
-inline void stretch_base(schedule& axis, long double factor, const char* rule, const char* field) {
+inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
                message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
-  const auto d = static_cast<long double>(axis.rotary_dim);
-  multiply_base(axis, std::pow(factor, d / (d - 2)), field, factor);
+  const auto d = wide_real(axis.rotary_dim);
+  multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
 }
 }  // namespace detail
 /// Position interpolation: f_i / s.
@@ -5619,7 +5843,7 @@ struct linear_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
                           factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
@@ -5641,8 +5865,7 @@ struct pair_factor_scaling {
     for (const double factor : factors)
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
@@ -5659,7 +5882,7 @@ struct ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
                           factor);
-    detail::stretch_base(axis, detail::widened(factor), "ntk_scaling", "ntk_scaling: factor");
+    detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
   }
 };
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
@@ -5686,8 +5909,8 @@ struct dynamic_ntk_scaling {
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which cancels nothing.
-      const long double limit = detail::widened(max_position);
-      const long double grown = detail::widened(factor) * (detail::widened(length) - limit) / limit;
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
       detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
     }
   }
@@ -5735,12 +5958,12 @@ struct yarn_scaling {
     return {low, high};
   }
   /// g(k) of the formula above.  Requires: factor finite and positive
-  double growth(double k) const { return factor < 1 ? 1 : 0.1 * k * std::log(factor) + 1; }
+  double growth(double k) const { return static_cast<double>(wide_growth(k)); }
   /// m of the formula above.  Requires: factor finite and positive
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
-      return growth(*mscale) / growth(*mscale_all_dim);
+      return static_cast<double>(wide_growth(*mscale) / wide_growth(*mscale_all_dim));
     return growth(1);
   }
   /// Applies the rule.
@@ -5763,11 +5986,13 @@ struct yarn_scaling {
                             field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const long double interpolated = detail::ramp(i, low, high);
-      axis.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
+      const wide_real interpolated = detail::ramp(i, low, high);
+      axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
     }
     axis.attention_factor *= magnitude();
   }
+ private:
+  wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
 /// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
 ///
@@ -5808,15 +6033,13 @@ struct llama3_scaling {
                           high_freq_factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "llama3_scaling: original_max_position must be positive", original_max_position);
-    const long double width = detail::widened(high_freq_factor - low_freq_factor);
-    for (long double& f : axis.inv_freq) {
-      const long double turns =
-          detail::widened(original_max_position) * f / (2 * detail::wide_pi);  // L0 / w_i
-      const long double kept =
-          detail::equal(width, 0)
-              ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)
-              : std::clamp((turns - detail::widened(low_freq_factor)) / width, 0.0L, 1.0L);
-      f *= (1 - kept) / detail::widened(factor) + kept;
+    const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
+    for (wide_real& f : axis.inv_freq) {
+      const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
+      const wide_real kept = width == 0
+                                 ? wide_real(turns >= low_freq_factor ? 1 : 0)
+                                 : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
+      f *= (1 - kept) / factor + kept;
     }
   }
 };
@@ -5844,7 +6067,7 @@ struct proportional_scaling {
                           "proportional_scaling: factor must be positive", factor);
     const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / detail::widened(factor) : 0;
+      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
 }  // namespace ROPE_ABI
@@ -5857,6 +6080,23 @@ struct proportional_scaling {
 /// another rule.
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+/// The integer nearest to x, with ties to even.
+inline wide_real nearest_integer(wide_real x) {
+  const wide_real below = floor(x), rest = x - below;
+  const bool odd = floor(below / 2) * 2 != below;
+  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
+}
+/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
+inline wide_real sine(wide_real x) {
+  wide_real sum = 0, term = x;
+  for (int n = 1; n < 44; n += 2) {
+    sum += term;
+    term *= -(x * x) / ((n + 1) * (n + 2));
+  }
+  return sum;
+}
+}  // namespace detail
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
 ///
 ///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
@@ -5871,7 +6111,7 @@ struct alpha_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
                           alpha);
-    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling", "alpha_scaling: alpha");
+    detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
 /// The `ntk` rule of vLLM: every pair is slowed, the last one by exactly s.
@@ -5892,18 +6132,17 @@ struct mixed_ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor > 0,
                           "mixed_ntk_scaling: factor must be positive", factor);
-    const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
+    const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
-      const long double divisor = std::pow(s, 1 / pairs);
+      const wide_real divisor = pow(s, 1 / pairs);
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
                           "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
-    const long double b = detail::widened(*mixed_b);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
+    const wide_real b = wide_real(*mixed_b), log_s = log(s);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
 };
 /// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16)
@@ -5936,22 +6175,24 @@ struct ntk_by_parts_scaling {
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
     auto stretched = axis;
-    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling",
-                         "ntk_by_parts_scaling: factor");
+    detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
+    const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const long double original = axis.inv_freq(i), linear = original / detail::widened(factor);
-      const long double ntk_share = share(i, 1.25, 0.75, axis) * detail::widened(ntk_factor);
-      const long double original_share = share(i, 16, 2, axis) * detail::widened(extrapolation_factor);
-      const long double blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
+      const wide_real original = axis.inv_freq(i), linear = original / factor;
+      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
+      const wide_real original_share =
+          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
+      const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
   }
  private:
-  long double share(Index pair, double fast, double slow, const schedule& axis) const {
-    const auto [low, high] = detail::blend_between(fast, slow, true, axis, original_max_position);
-    detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
+  detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
+    const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
+    detail::require_field(of.low < of.high,
+                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
                           original_max_position);
-    return 1 - detail::ramp(pair, low, high);
+    return of;
   }
 };
 /// Resonance: every wavelength is rounded to a whole number of tokens (half to even), so that a pair repeats
@@ -5969,13 +6210,13 @@ struct resonance_scaling {
   /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
   ///          a token
   void apply(schedule& axis) const {
-    constexpr long double turn = 2 * detail::wide_pi;
-    for (long double& f : axis.inv_freq) {
+    constexpr wide_real turn = 2 * wide_real::pi();
+    for (wide_real& f : axis.inv_freq) {
       detail::require_field(f > 0 && f < 2 * turn,
                             "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
                             "above half a token",
                             static_cast<double>(f));
-      f = turn / std::nearbyint(turn / f);
+      f = turn / detail::nearest_integer(turn / f);
     }
   }
 };
@@ -6006,10 +6247,9 @@ struct clipped_scaling {
     const Index n = (std::min)(low_count, axis.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
-      const long double left =
-          n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
-      const long double sine = std::sin(detail::wide_pi * left / 2);
-      const long double kept = form == clipping::hard ? 0.0L : sine * sine;
+      const wide_real left = n > 1 ? wide_real(n - 1 - j) / (n - 1) : 0;
+      const wide_real sine = detail::sine(wide_real::pi() * left / 2);
+      const wide_real kept = form == clipping::hard ? 0 : sine * sine;
       axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }
   }
@@ -6386,7 +6626,7 @@ class frequencies_code {
                       .original_max_position = number("original_max_position"),
                       .beta_fast = number("beta_fast"),
                       .beta_slow = number("beta_slow")};
-    schedule original{.rotary_dim = group_.rotary_dim(), .base = widened(group_.base), .inv_freq = {}};
+    schedule original{.rotary_dim = group_.rotary_dim(), .base = group_.base, .inv_freq = {}};
     for (const bool truncate : {true, false}) {
       const auto [low, high] =
           blend_between(yarn.beta_fast, yarn.beta_slow, truncate, original, yarn.original_max_position);
@@ -7441,7 +7681,8 @@ struct longrope_scaling {
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double s = factor.value_or(max_position / original_max_position);
-    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
+    if (s <= 1) return 1;
+    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
   }
   /// Applies the rule.
   ///
@@ -7470,8 +7711,7 @@ struct longrope_scaling {
                               "longrope_scaling: a factor must be positive", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
   }
 };
@@ -7593,8 +7833,8 @@ template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
       .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
-  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = widened(base), .inv_freq = {}};
-  original.restart(widened(base));
+  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+  original.restart(base);
   (record(result.numbers, rules, original), ...);
   return result;
 }
@@ -8854,12 +9094,12 @@ struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
   void apply(schedule& axis) const {
-    const number_array<long double> original = axis.inv_freq;
+    const number_array<wide_real> original = axis.inv_freq;
     yarn.apply(axis);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
-      const long double linear = original(i) / widened(yarn.factor);
-      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * widened(ext_factor);
+      const wide_real linear = original(i) / yarn.factor;
+      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * ext_factor;
     }
   }
 };
@@ -8871,7 +9111,7 @@ void record(auto& numbers, const weighted_yarn& rule, const schedule& original) 
 struct magnified_linear {
   double factor, magnitude;
   void apply(schedule& axis) const {
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
     axis.attention_factor *= magnitude;
   }
 };
@@ -8940,9 +9180,9 @@ struct gguf_shape {
     const Index head = head_dim(false);
     const std::string key = reader.key("rope.scaling.alpha");
     if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
-    const double width = static_cast<double>(head);
-    return checked(base * std::pow(alpha, width / (width - 2)), range::above_one, "import_gguf",
-                   key + ", as the base it stretches,");
+    const wide_real width = head;
+    return checked(static_cast<double>(base * pow(wide_real(alpha), width / (width - 2))), range::above_one,
+                   "import_gguf", key + ", as the base it stretches,");
   }
 };
 // The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
@@ -8965,12 +9205,13 @@ struct gguf_magnitude {
 /// \param factor  of YaRN
 template <class L>
 gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
-  const auto g = [&](double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1; };
+  const wide_real log_factor = log(wide_real(factor));
+  const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
   double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
   if (layers.multiplier == log_multiplier::ignored) k = 0;
   if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
   const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
-  return {equal(k, 0) ? g(1) : g(above) / g(k), k};
+  return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 /// The divisors of a file for the layers that do not slide, and the tensor they come from.
 struct gguf_pair_factors {
@@ -9036,7 +9277,7 @@ template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
   if (!layers.scores_grow) return 1;
   const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
-  const double log_factor = std::log(scaling.factor);
+  const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
   const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
   const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
   return checked(growth * growth, range::positive, "import_gguf",
@@ -10888,7 +11129,9 @@ template <class J>
 double alpha_of_doublings(json_reader<J>& config, double length) {
   const double trained =
       config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
-  return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
+  double doubled = 1;
+  while (doubled < length / trained) doubled *= 2;
+  return length <= trained ? 1 : 2 * doubled - 1;
 }
 /// Makes the frequencies of a rope dictionary.
 template <class J>
@@ -10955,7 +11198,8 @@ class schedule_reader {
     yarn.attention_factor = rope_.number("attention_factor", range::positive);
     if (!yarn.attention_factor && defaults_.form == dictionary_form::compressed) yarn.attention_factor = 1;
     if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
-      if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(yarn.factor) + 1;
+      if (!yarn.attention_factor)
+        yarn.attention_factor = static_cast<double>(7 * log(wide_real(yarn.factor)) / 100 + 1);
       return yarn;
     }
     yarn.mscale = rope_.number("mscale", range::not_negative);

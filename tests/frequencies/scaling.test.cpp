@@ -130,8 +130,8 @@ TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary",
   // Exactly L0 / low tokens long, and the next shorter and longer wavelengths.
   schedule edge = {.rotary_dim = 6, .base = 1e4, .inv_freq = {}};
   edge.restart(1e4);
-  const long double boundary = 2 * static_cast<long double>(testing::pi) / 8192;
-  edge.inv_freq.map() << std::nextafter(boundary, 1.0L), boundary, std::nextafter(boundary, 0.0L);
+  const wide_real boundary = 2 * wide_real::pi() / 8192;
+  edge.inv_freq.map() << boundary + boundary * 0x1p-120, boundary, boundary - boundary * 0x1p-120;
   const auto before = edge.inv_freq;
   scout.apply(edge);
   CHECK(edge.inv_freq(0) == before(0));

@@ -27,9 +27,9 @@ double kept(const frequencies& scaled, const frequencies& original, Index i) {
 
 /// Gives the slowest pair a wavelength of `tokens`.
 struct last_wavelength {
-  long double tokens;
+  double tokens;
   void apply(schedule& schedule) const {
-    schedule.inv_freq(schedule.inv_freq.size() - 1) = 2 * static_cast<long double>(testing::pi) / tokens;
+    schedule.inv_freq(schedule.inv_freq.size() - 1) = 2 * wide_real::pi() / tokens;
   }
 };
 
@@ -127,8 +127,8 @@ TEST_CASE("resonance_scaling rounds wavelengths to whole tokens", "[frequencies]
 
 TEST_CASE("resonance_scaling rounds a wavelength between two tokens to the even one",
           "[frequencies][scaling]") {
-  for (const auto& [wavelength, rounded] : {std::pair(2.5L, 2.0), std::pair(3.5L, 4.0), std::pair(8.5L, 8.0),
-                                            std::pair(2.75L, 3.0), std::pair(0.75L, 1.0)}) {
+  for (const auto& [wavelength, rounded] : {std::pair(2.5, 2.0), std::pair(3.5, 4.0), std::pair(8.5, 8.0),
+                                            std::pair(2.75, 3.0), std::pair(0.75, 1.0)}) {
     const frequencies f(8, 1e4, last_wavelength{wavelength}, resonance_scaling{});
     CHECK(rounds_to(f.inv_freq()(3, 0), turn / rounded, 15));
   }
@@ -210,7 +210,7 @@ TEST_CASE("resonance_scaling needs wavelengths above half a token", "[frequencie
   const char* text =
       "rope::resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength above half a "
       "token";
-  for (const long double tokens : {0.5L, 0.25L, -3.0L})
+  for (const double tokens : {0.5, 0.25, -3.0})
     CHECK(throws_saying<std::invalid_argument>(
         [&] { frequencies f(8, 1e4, last_wavelength{tokens}, resonance_scaling{}); }, text, "got "));
   CHECK(throws_saying<std::invalid_argument>(

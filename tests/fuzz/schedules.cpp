@@ -124,7 +124,7 @@ void compare(Index dim, double base, const Rule& rule, const drawn& d) {
   for (Index i = 0; i < dim / 2; ++i) {
     const wide exact = d.exact.inv_freq[static_cast<std::size_t>(i)];
     const double value = got->inv_freq()(i, 0);
-    if (!(tolerance::error_in_ulp(value, exact) <= tolerance::scaled_inv_freq())) {
+    if (!(tolerance::error_in_ulp(value, exact) <= tolerance::inv_freq())) {
       std::fprintf(stderr, "pair %ld of %ld, base %.17g: %.17g for %.21Lg, %.3Lg ulp off\n", long(i),
                    long(dim / 2), base, value, static_cast<long double>(exact),
                    static_cast<long double>(tolerance::error_in_ulp(value, exact)));

@@ -65,20 +65,13 @@ constexpr testing::wide table_entry() {
 /// cosf and sinf of a C library, in ulp: glibc documents 1, others stay below it.
 constexpr testing::wide libm_float() { return 1; }
 
-/// A frequency against base^(-2i/d), in ulp of double: a power within 1 ulp, the correction of its rounded
-/// exponent and one last rounding.
-constexpr testing::wide inv_freq() { return 2; }
+/// A frequency or a magnitude against its formula, in ulp of double: evaluated in 128 bits and rounded once. The
+/// 115 bits that are right (tests/oracle/wide_real.test.cpp) are 2^-62 ulp more, and 0.01 is left for terms that
+/// cancel.
+constexpr testing::wide scheduled() { return 0.51; }
 
-/// A frequency of a scaled schedule against its formula, in ulp of double. Schedules are evaluated in long
-/// double and rounded once. Where that is double, every step of a formula rounds: 16.7 is the worst of the cases
-/// in tests/oracle/scaling.test.cpp, from the base that NTK stretches.
-constexpr testing::wide scaled_inv_freq() {
-#ifdef ROPE_TEST_NARROW_SCHEDULES
-  return 20;
-#else
-  return std::numeric_limits<long double>::digits >= 64 ? 2 : 20;
-#endif
-}
+/// The same against a formula in long double, which rounds too: a power within 1 ulp, a rounded exponent.
+constexpr testing::wide inv_freq() { return 2; }
 
 namespace detail {
 /// What arithmetic on a channel of type T is done in, and the table type that goes with it.

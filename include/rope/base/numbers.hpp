@@ -33,12 +33,6 @@ constexpr bool is_finite(double x) {
   return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
-/// x as a long double, in which schedules are evaluated.
-constexpr long double widened(double x) { return static_cast<long double>(x); }
-
-/// pi with all the digits of a long double; std::numbers::pi_v<long double> of libc++ has those of double.
-inline constexpr long double wide_pi = 3.14159265358979323846264338327950288L;
-
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {

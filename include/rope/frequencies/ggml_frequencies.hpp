@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::clamp, std::find, std::max, std::min
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -14,6 +13,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
@@ -95,27 +95,26 @@ inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index
 class ggml_blend {
  public:
   explicit ggml_blend(const ggml_rope_parameters& p)
-      : low_((std::max)(0.0L, std::floor(pair_of(p, p.beta_fast)))),
-        high_((std::min)(static_cast<long double>(p.n_dims - 1), std::ceil(pair_of(p, p.beta_slow)))) {}
+      : low_((std::max)(wide_real(0), floor(pair_of(p, p.beta_fast)))),
+        high_((std::min)(wide_real(p.n_dims - 1), ceil(pair_of(p, p.beta_slow)))) {}
 
-  long double unscaled(Index pair) const {
-    const long double passed = (static_cast<long double>(pair) - low_) / (std::max)(0.001L, high_ - low_);
-    return 1 - std::clamp(passed, 0.0L, 1.0L);
+  wide_real unscaled(Index pair) const {
+    const wide_real passed = (pair - low_) / (std::max)(wide_real(1) / 1000, high_ - low_);
+    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
   }
 
  private:
   /// The pair that makes `rotations` turns over L0 positions. With a base of 1 all pairs make the same number
   /// of turns: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
-  static long double pair_of(const ggml_rope_parameters& p, double rotations) {
-    const long double ratio =
-        std::log(static_cast<long double>(p.n_ctx_orig) / (2 * wide_pi * widened(rotations)));
-    const long double log_base = std::log(widened(p.freq_base));
-    constexpr long double beyond = 0x1p62L;
-    if (equal(log_base, 0)) return ratio > 0 ? beyond : -beyond;
-    return static_cast<long double>(p.n_dims) * ratio / (2 * log_base);
+  static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
+    const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
+    const wide_real log_base = log(wide_real(p.freq_base));
+    constexpr double beyond = 0x1p62;
+    if (log_base == 0) return ratio > 0 ? beyond : -beyond;
+    return p.n_dims * ratio / (2 * log_base);
   }
 
-  long double low_, high_;
+  wide_real low_, high_;
 };
 
 inline void check_ggml_sections(const ggml_rope_parameters& p) {
@@ -194,7 +193,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 /// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
 ///            range stated at it, sections are given for mrope, imrope and vision alone, none of them
 ///            negative, one of the first three positive, and m positive; or as frequencies::custom
-/// Accuracy:  2 ulp of the formula, 20 where long double is double; with ext_factor below 0 or above 1 of the
+/// Accuracy:  0.51 ulp of the formula; with ext_factor below 0 or above 1 of the
 ///            larger term, since the two may cancel
 /// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
 inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
@@ -209,9 +208,9 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 
   std::optional<detail::ggml_blend> blend;
   if (!detail::equal(p.ext_factor, 0)) blend.emplace(p);
-  const long double scale = detail::widened(p.freq_scale);
-  long double magnitude = detail::widened(p.attn_factor);
-  if (blend) magnitude *= 1 - std::log(scale) / 10;
+  const wide_real scale = wide_real(p.freq_scale);
+  wide_real magnitude = wide_real(p.attn_factor);
+  if (blend) magnitude *= 1 - log(scale) / 10;
   if (magnitude <= 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("ggml_frequencies: 1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor "
@@ -226,14 +225,13 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
     places = detail::ggml_pairs_of(p, pairs);
 
   number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
+  const detail::inverse_powers powers(p.freq_base, p.n_dims / 2);
   for (Index i = 0; i < pairs; ++i) {
     const auto pair = static_cast<std::size_t>(i);
     const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[pair];
     if (factor >= 0.999e30) continue;
-    const long double f =
-        detail::inverse_power(detail::widened(p.freq_base), 2 * places[pair].power, p.n_dims) /
-        detail::widened(factor);
-    const long double unscaled = blend ? detail::widened(p.ext_factor) * blend->unscaled(i) : 0;
+    const wide_real f = powers(places[pair].power) / factor;
+    const wide_real unscaled = blend ? wide_real(p.ext_factor) * blend->unscaled(i) : 0;
     inv_freq(i, places[pair].axis) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));

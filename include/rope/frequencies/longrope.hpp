@@ -2,12 +2,12 @@
 #ifndef ROPE_FREQUENCIES_LONGROPE_HPP
 #define ROPE_FREQUENCIES_LONGROPE_HPP
 
-#include <cmath>
 #include <optional>
 #include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
@@ -48,7 +48,8 @@ struct longrope_scaling {
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     const double s = factor.value_or(max_position / original_max_position);
-    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
+    if (s <= 1) return 1;
+    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
   }
 
   /// Applies the rule.
@@ -78,8 +79,7 @@ struct longrope_scaling {
                               "longrope_scaling: a factor must be positive", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
   }
 };

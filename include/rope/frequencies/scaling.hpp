@@ -3,13 +3,13 @@
 #define ROPE_FREQUENCIES_SCALING_HPP
 
 #include <algorithm>  // std::clamp, std::min, std::max
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
@@ -31,16 +31,16 @@ namespace detail {
 // turns that it makes over the L0 positions of training. d is rotary_dim.
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
-inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
-  return static_cast<long double>(axis.rotary_dim) *
-         std::log(widened(original_max_position) / (widened(rotations) * 2 * wide_pi)) /
-         (2 * std::log(axis.base));
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+  return wide_real(axis.rotary_dim) *
+         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
+         (2 * log(axis.base));
 }
 
 /// The pairs between which a blend runs.
 struct blend_bounds {
-  long double low;
-  long double high;
+  wide_real low;
+  wide_real high;
 };
 
 /// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
@@ -48,21 +48,21 @@ struct blend_bounds {
 /// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
-  long double low = pair_of_rotations(fast, axis, original_max_position);
-  long double high = pair_of_rotations(slow, axis, original_max_position);
+  wide_real low = pair_of_rotations(fast, axis, original_max_position);
+  wide_real high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
-    low = std::floor(low);
-    high = std::ceil(high);
+    low = floor(low);
+    high = ceil(high);
   }
-  low = (std::max)(low, 0.0L);
-  high = (std::min)(high, static_cast<long double>(axis.rotary_dim - 1));
-  if (equal(low, high)) high += 0.001L;
+  low = (std::max)(low, wide_real(0));
+  high = (std::min)(high, wide_real(axis.rotary_dim - 1));
+  if (low == high) high += wide_real(1) / 1000;
   return {low, high};
 }
 
 /// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
-inline long double ramp(Index pair, long double low, long double high) {
-  return std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
+inline wide_real ramp(Index pair, wide_real low, wide_real high) {
+  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
 
 inline void require_field(bool holds, const char* rule, double got) {
@@ -72,7 +72,7 @@ inline void require_field(bool holds, const char* rule, double got) {
 /// Exchanges the base for base * multiplier, which must be above 1.
 ///
 /// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
-inline void multiply_base(schedule& axis, long double multiplier, const char* field, long double value) {
+inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
                message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
@@ -84,12 +84,12 @@ inline void multiply_base(schedule& axis, long double multiplier, const char* fi
 ///
 /// \param rule   for the messages
 /// \param field  the rule again, and what it calls the factor
-inline void stretch_base(schedule& axis, long double factor, const char* rule, const char* field) {
+inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
                message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
-  const auto d = static_cast<long double>(axis.rotary_dim);
-  multiply_base(axis, std::pow(factor, d / (d - 2)), field, factor);
+  const auto d = wide_real(axis.rotary_dim);
+  multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
 }
 
 }  // namespace detail
@@ -108,7 +108,7 @@ struct linear_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
                           factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
   }
 };
 
@@ -132,8 +132,7 @@ struct pair_factor_scaling {
     for (const double factor : factors)
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 
@@ -152,7 +151,7 @@ struct ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
                           factor);
-    detail::stretch_base(axis, detail::widened(factor), "ntk_scaling", "ntk_scaling: factor");
+    detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
   }
 };
 
@@ -181,8 +180,8 @@ struct dynamic_ntk_scaling {
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which cancels nothing.
-      const long double limit = detail::widened(max_position);
-      const long double grown = detail::widened(factor) * (detail::widened(length) - limit) / limit;
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
       detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
     }
   }
@@ -233,13 +232,13 @@ struct yarn_scaling {
   }
 
   /// g(k) of the formula above.  Requires: factor finite and positive
-  double growth(double k) const { return factor < 1 ? 1 : 0.1 * k * std::log(factor) + 1; }
+  double growth(double k) const { return static_cast<double>(wide_growth(k)); }
 
   /// m of the formula above.  Requires: factor finite and positive
   double magnitude() const {
     if (attention_factor) return *attention_factor;
     if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
-      return growth(*mscale) / growth(*mscale_all_dim);
+      return static_cast<double>(wide_growth(*mscale) / wide_growth(*mscale_all_dim));
     return growth(1);
   }
 
@@ -263,11 +262,14 @@ struct yarn_scaling {
                             field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const long double interpolated = detail::ramp(i, low, high);
-      axis.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
+      const wide_real interpolated = detail::ramp(i, low, high);
+      axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
     }
     axis.attention_factor *= magnitude();
   }
+
+ private:
+  wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
 
 /// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
@@ -311,15 +313,13 @@ struct llama3_scaling {
                           high_freq_factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "llama3_scaling: original_max_position must be positive", original_max_position);
-    const long double width = detail::widened(high_freq_factor - low_freq_factor);
-    for (long double& f : axis.inv_freq) {
-      const long double turns =
-          detail::widened(original_max_position) * f / (2 * detail::wide_pi);  // L0 / w_i
-      const long double kept =
-          detail::equal(width, 0)
-              ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)
-              : std::clamp((turns - detail::widened(low_freq_factor)) / width, 0.0L, 1.0L);
-      f *= (1 - kept) / detail::widened(factor) + kept;
+    const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
+    for (wide_real& f : axis.inv_freq) {
+      const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
+      const wide_real kept = width == 0
+                                 ? wide_real(turns >= low_freq_factor ? 1 : 0)
+                                 : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
+      f *= (1 - kept) / factor + kept;
     }
   }
 };
@@ -349,7 +349,7 @@ struct proportional_scaling {
                           "proportional_scaling: factor must be positive", factor);
     const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / detail::widened(factor) : 0;
+      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
 

@@ -3,11 +3,11 @@
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
 #include <algorithm>  // std::min
-#include <cmath>
 #include <optional>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
@@ -17,6 +17,26 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// The integer nearest to x, with ties to even.
+inline wide_real nearest_integer(wide_real x) {
+  const wide_real below = floor(x), rest = x - below;
+  const bool odd = floor(below / 2) * 2 != below;
+  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
+}
+
+/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
+inline wide_real sine(wide_real x) {
+  wide_real sum = 0, term = x;
+  for (int n = 1; n < 44; n += 2) {
+    sum += term;
+    term *= -(x * x) / ((n + 1) * (n + 2));
+  }
+  return sum;
+}
+
+}  // namespace detail
 
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
 ///
@@ -33,7 +53,7 @@ struct alpha_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
                           alpha);
-    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling", "alpha_scaling: alpha");
+    detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
 
@@ -56,18 +76,17 @@ struct mixed_ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor > 0,
                           "mixed_ntk_scaling: factor must be positive", factor);
-    const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
+    const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
-      const long double divisor = std::pow(s, 1 / pairs);
+      const wide_real divisor = pow(s, 1 / pairs);
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
                           "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
-    const long double b = detail::widened(*mixed_b);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
+    const wide_real b = wide_real(*mixed_b), log_s = log(s);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
 };
 
@@ -102,23 +121,25 @@ struct ntk_by_parts_scaling {
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
     auto stretched = axis;
-    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling",
-                         "ntk_by_parts_scaling: factor");
+    detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
+    const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const long double original = axis.inv_freq(i), linear = original / detail::widened(factor);
-      const long double ntk_share = share(i, 1.25, 0.75, axis) * detail::widened(ntk_factor);
-      const long double original_share = share(i, 16, 2, axis) * detail::widened(extrapolation_factor);
-      const long double blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
+      const wide_real original = axis.inv_freq(i), linear = original / factor;
+      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
+      const wide_real original_share =
+          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
+      const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
   }
 
  private:
-  long double share(Index pair, double fast, double slow, const schedule& axis) const {
-    const auto [low, high] = detail::blend_between(fast, slow, true, axis, original_max_position);
-    detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
+  detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
+    const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
+    detail::require_field(of.low < of.high,
+                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
                           original_max_position);
-    return 1 - detail::ramp(pair, low, high);
+    return of;
   }
 };
 
@@ -137,13 +158,13 @@ struct resonance_scaling {
   /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
   ///          a token
   void apply(schedule& axis) const {
-    constexpr long double turn = 2 * detail::wide_pi;
-    for (long double& f : axis.inv_freq) {
+    constexpr wide_real turn = 2 * wide_real::pi();
+    for (wide_real& f : axis.inv_freq) {
       detail::require_field(f > 0 && f < 2 * turn,
                             "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
                             "above half a token",
                             static_cast<double>(f));
-      f = turn / std::nearbyint(turn / f);
+      f = turn / detail::nearest_integer(turn / f);
     }
   }
 };
@@ -177,10 +198,9 @@ struct clipped_scaling {
     const Index n = (std::min)(low_count, axis.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
-      const long double left =
-          n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
-      const long double sine = std::sin(detail::wide_pi * left / 2);
-      const long double kept = form == clipping::hard ? 0.0L : sine * sine;
+      const wide_real left = n > 1 ? wide_real(n - 1 - j) / (n - 1) : 0;
+      const wide_real sine = detail::sine(wide_real::pi() * left / 2);
+      const wide_real kept = form == clipping::hard ? 0 : sine * sine;
       axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }
   }

@@ -8,6 +8,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
@@ -111,7 +112,7 @@ struct cosmos_axis_scaling {
   void apply(schedule& axis) const {
     require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
                   stretch);
-    stretch_base(axis, widened(stretch), "cosmos_frequencies", "cosmos_frequencies: a stretch");
+    stretch_base(axis, stretch, "cosmos_frequencies", "cosmos_frequencies: a stretch");
   }
 };
 
@@ -161,13 +162,11 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
+  const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
   for (Index k = 0; k < count; ++k) {
-    const long double power =
-        k == 0
-            ? 1
-            : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
+    const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
     for (Index axis = 0; axis < axes; ++axis)
-      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(detail::wide_pi / 2 * power);
+      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() / 2 * power);
   }
   return frequencies::custom(std::move(inv_freq));
 }

@@ -2,12 +2,12 @@
 #ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
 #define ROPE_FREQUENCIES_VISION_AXES_HPP
 
-#include <cmath>
 #include <utility>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/axes_variants.hpp>
@@ -52,11 +52,11 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 }
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
-inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
+inline frequencies geometric_periods(Index count, double first, wide_real ratio, Index denominator) {
   number_array<double> inv_freq(count, 1);
+  const inverse_powers powers(ratio, (std::max)(denominator, Index{1}));
   for (Index k = 0; k < count; ++k)
-    inv_freq(k, 0) = static_cast<double>(2 * detail::wide_pi / widened(first) *
-                                         (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
+    inv_freq(k, 0) = static_cast<double>(2 * wide_real::pi() / wide_real(first) * powers(k));
   return frequencies::custom(std::move(inv_freq));
 }
 
@@ -164,7 +164,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   if (!detail::is_finite(base) || base <= 1)
     ROPE_THROW(std::invalid_argument,
                detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
-  return axial(detail::geometric_periods(head_dim / 4, 1, detail::widened(base), head_dim / 4), 2);
+  return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
 
 /// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
@@ -182,10 +182,9 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
         std::invalid_argument,
         detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
                         min_period, " and ", max_period));
-  return axial(
-      detail::geometric_periods(head_dim / 4, min_period,
-                                detail::widened(max_period) / detail::widened(min_period), head_dim / 4 - 1),
-      2);
+  return axial(detail::geometric_periods(head_dim / 4, min_period,
+                                         wide_real(max_period) / wide_real(min_period), head_dim / 4 - 1),
+               2);
 }
 
 /// How the bands of timm_pixel_frequencies are spread over the frequencies.
@@ -214,12 +213,11 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
         detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
-  const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
+  const wide_real octaves = log(wide_real(max_freq) / 2);
   number_array<double> inv_freq(bands, 1);
   for (Index k = 0; k < bands; ++k) {
-    const long double exponent =
-        k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
-    inv_freq(k, 0) = static_cast<double>(detail::wide_pi * std::exp2(exponent));
+    const wide_real exponent = k == 0 ? 0 : octaves * k / (bands - 1);
+    inv_freq(k, 0) = static_cast<double>(wide_real::pi() * exp(exponent));
   }
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }

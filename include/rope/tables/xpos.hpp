@@ -14,6 +14,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>
@@ -52,10 +53,9 @@ Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (!detail::is_finite(gamma) || gamma <= 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
-  const auto d = static_cast<double>(rotary_dim);
+  const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
   Rates rates(rotary_dim / 2);
-  for (Index i = 0; i < rates.size(); ++i)
-    rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
+  for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
   return rates;
 }
 
@@ -90,8 +90,7 @@ struct xpos_growth {
 ///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
 ///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
 ///            middle.
-/// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float; 3 ulp in double where long
-///            double has 64 bits, and |ln growth| more where it is double
+/// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float and 3 ulp in double
 /// Cost:      twice that of a frequency_table, and an exponential per entry
 /// Source:    Sun et al. 2022, arXiv:2212.10554
 template <class S = float>
@@ -204,11 +203,9 @@ class xpos {
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
-          const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
-                                       detail::widened(growth.scale_base);
+          const wide_real distance = (position - wide_real(growth.center)) / growth.scale_base;
           for (Index i = 0; i < pairs; ++i) {
-            const auto size =
-                static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
+            const auto size = static_cast<double>(exp(sign * growth.rates(i) * distance) * m);
             detail::write_entry(
                 angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
           }

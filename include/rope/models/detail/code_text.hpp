@@ -122,7 +122,7 @@ class frequencies_code {
                       .original_max_position = number("original_max_position"),
                       .beta_fast = number("beta_fast"),
                       .beta_slow = number("beta_slow")};
-    schedule original{.rotary_dim = group_.rotary_dim(), .base = widened(group_.base), .inv_freq = {}};
+    schedule original{.rotary_dim = group_.rotary_dim(), .base = group_.base, .inv_freq = {}};
     for (const bool truncate : {true, false}) {
       const auto [low, high] =
           blend_between(yarn.beta_fast, yarn.beta_slow, truncate, original, yarn.original_max_position);

@@ -10,6 +10,7 @@
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
@@ -32,12 +33,12 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& axis) const {
-    const number_array<long double> original = axis.inv_freq;
+    const number_array<wide_real> original = axis.inv_freq;
     yarn.apply(axis);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
-      const long double linear = original(i) / widened(yarn.factor);
-      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * widened(ext_factor);
+      const wide_real linear = original(i) / yarn.factor;
+      axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * ext_factor;
     }
   }
 };
@@ -52,7 +53,7 @@ struct magnified_linear {
   double factor, magnitude;
 
   void apply(schedule& axis) const {
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
     axis.attention_factor *= magnitude;
   }
 };
@@ -132,9 +133,9 @@ struct gguf_shape {
     const Index head = head_dim(false);
     const std::string key = reader.key("rope.scaling.alpha");
     if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
-    const double width = static_cast<double>(head);
-    return checked(base * std::pow(alpha, width / (width - 2)), range::above_one, "import_gguf",
-                   key + ", as the base it stretches,");
+    const wide_real width = head;
+    return checked(static_cast<double>(base * pow(wide_real(alpha), width / (width - 2))), range::above_one,
+                   "import_gguf", key + ", as the base it stretches,");
   }
 };
 
@@ -161,12 +162,13 @@ struct gguf_magnitude {
 /// \param factor  of YaRN
 template <class L>
 gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
-  const auto g = [&](double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1; };
+  const wide_real log_factor = log(wide_real(factor));
+  const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
   double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
   if (layers.multiplier == log_multiplier::ignored) k = 0;
   if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
   const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
-  return {equal(k, 0) ? g(1) : g(above) / g(k), k};
+  return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 
 /// The divisors of a file for the layers that do not slide, and the tensor they come from.
@@ -239,7 +241,7 @@ template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
   if (!layers.scores_grow) return 1;
   const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
-  const double log_factor = std::log(scaling.factor);
+  const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
   const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
   const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
   return checked(growth * growth, range::positive, "import_gguf",

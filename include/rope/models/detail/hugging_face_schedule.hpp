@@ -3,7 +3,6 @@
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
 #include <algorithm>  // std::max, std::min
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/longrope.hpp>
@@ -233,7 +233,9 @@ template <class J>
 double alpha_of_doublings(json_reader<J>& config, double length) {
   const double trained =
       config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
-  return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
+  double doubled = 1;
+  while (doubled < length / trained) doubled *= 2;
+  return length <= trained ? 1 : 2 * doubled - 1;
 }
 
 /// Makes the frequencies of a rope dictionary.
@@ -304,7 +306,8 @@ class schedule_reader {
     yarn.attention_factor = rope_.number("attention_factor", range::positive);
     if (!yarn.attention_factor && defaults_.form == dictionary_form::compressed) yarn.attention_factor = 1;
     if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
-      if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(yarn.factor) + 1;
+      if (!yarn.attention_factor)
+        yarn.attention_factor = static_cast<double>(7 * log(wide_real(yarn.factor)) / 100 + 1);
       return yarn;
     }
     yarn.mscale = rope_.number("mscale", range::not_negative);

@@ -156,8 +156,8 @@ template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
       .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
-  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = widened(base), .inv_freq = {}};
-  original.restart(widened(base));
+  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+  original.restart(base);
   (record(result.numbers, rules, original), ...);
   return result;
 }
