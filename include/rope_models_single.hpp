@@ -1932,13 +1932,27 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
+// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address; elsewhere
+// Eigen's packets of integers need aligned integers, and compilers make one load of a copy of them.
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
   return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
+#else
+  std::int32_t words[lanes<Bits>];
+  std::memcpy(words, from, sizeof words);
+  return Eigen::internal::ploadu<Bits>(words);
+#endif
 }
 template <class Bits>
 EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
+#if defined(EIGEN_VECTORIZE_SSE)
   Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
+#else
+  std::int32_t words[lanes<Bits>];
+  Eigen::internal::pstoreu(words, bits);
+  std::memcpy(to, words, sizeof words);
+#endif
 }
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
