@@ -140,25 +140,42 @@ std::uint64_t tables(const std::vector<frequencies>& schedules) {
   return d.value();
 }
 
-/// Tables of schedules of several axes, at coordinates that are multiples of 1/128, and of angles in float.
+void add_rows(digest& d, const frequency_table<float>& table) {
+  for (std::int64_t p = table.first(); p < table.last(); ++p) {
+    d.add_all(table.cos(p));
+    d.add_all(table.sin(p));
+  }
+}
+
+/// Tables of schedules of several axes, at coordinates that are multiples of 1/128.
 std::uint64_t other_tables() {
   digest d;
-  const auto add = [&](const frequency_table<float>& table) {
-    for (std::int64_t p = table.first(); p < table.last(); ++p) {
-      d.add_all(table.cos(p));
-      d.add_all(table.sin(p));
-    }
-  };
   for (const auto& list : {schedules(), other_schedules()})
     for (const frequencies& f : list) {
       const std::vector<double> fractions = channels<double>(20 * f.axes(), 22);
       Eigen::ArrayXXd coordinates = Eigen::Map<const Eigen::ArrayXXd>(fractions.data(), 20, f.axes());
       for (Index row = 0; row < 20; ++row) coordinates.row(row) *= double(std::int64_t{1} << row);
-      add(frequency_table<float>(f, coordinates));
+      add_rows(d, frequency_table<float>(f, coordinates));
     }
-  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{131000}})
-    add(frequency_table<float>::with_float_angles(frequencies(64), first, first + 60));
   return d.value();
+}
+
+/// Tables of angles in float, with the sine and cosine of the C library.
+std::uint64_t float_angles() {
+  digest d;
+  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{131000}})
+    add_rows(d, frequency_table<float>::with_float_angles(frequencies(64), first, first + 60));
+  return d.value();
+}
+
+std::string c_library() {
+#if defined(__GLIBC__)
+  return "glibc";
+#elif defined(_WIN32)
+  return "windows";
+#else
+  return "other_c_library";
+#endif
 }
 
 /// Numbers with as many digits as a double has, in [-1/3, 1/3): the products of two are rounded.
@@ -329,7 +346,8 @@ std::string products_in_order() {
 }
 
 /// What the order of many sums depends on. Where packets fuse products and sums the compiler has no choice. Eigen
-/// 5 has other polynomials for tanh, which soft caps take, than 3.4.
+/// 5 has other polynomials for tanh, which soft caps take, than 3.4. Packets of 32-bit ARM divide by estimates
+/// of the reciprocal and take subnormals for 0, which scalars do not: nothing is recorded for them.
 std::string packets() {
   using packet = Eigen::internal::packet_traits<float>;
   std::string text = "packets_of_" + std::to_string(int(packet::Vectorizable) ? int(packet::size) : 1);
@@ -337,6 +355,9 @@ std::string packets() {
   text += "_fma";
 #else
   if (contracts()) text += std::string("_") + as_compiler_contracts;
+#endif
+#if defined(__arm__)
+  if (int(packet::Vectorizable)) text += "_arm32";
 #endif
 #if defined(__FAST_MATH__)
   text += "_fast_math";
@@ -358,6 +379,7 @@ int main(int argc, char** argv) {
                {"inv_freq_of_other_schedules", "nothing", inv_freq(other_schedules())},
                {"float_tables", "nothing", tables<float>(schedules())},
                {"other_float_tables", "nothing", other_tables()},
+               {"float_angles", c_library(), float_angles()},
                {"double_tables", "nothing", tables<double>(schedules())},
                {"rotation_of_float", products(), rotation<float>()},
                {"rotation_of_double", products(), rotation<double>()},
