@@ -304,6 +304,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
 #include <initializer_list>
+#include <span>
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
@@ -413,6 +414,8 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
+  /// \param text  outlives the part
+  message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
@@ -459,12 +462,41 @@ template <class... Parts>
 std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
-/// Refuses two numbers unless the rule holds, whose text names both in this order.
+/// Extents as messages show them: "[2, 16, 8, 128]".
+inline std::string shape_text(std::span<const Index> extents) {
+  std::string text;
+  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  return text + "]";
+}
+inline std::string shape_text(std::initializer_list<Index> extents) {
+  return shape_text(std::span(extents.begin(), extents.size()));
+}
+/// The extents of a view.
+template <class View>
+requires requires(const View& x) { x.head_dim; }
+std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
+/// Reports an argument of `function` that breaks a rule: the parts are the rule and the value.
+///
+/// Throws:  std::invalid_argument
+template <class... Parts>
+[[noreturn]] void throw_invalid(const char* function, Parts... parts) {
+  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws:  std::out_of_range
+template <class... Parts>
+[[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
+  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws:  std::length_error
+template <class... Parts>
+[[noreturn]] void throw_length(const char* function, Parts... parts) {
+  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws unless the rule holds, whose text names both numbers in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
-  if (!holds)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
+  if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -493,8 +525,7 @@ inline constexpr std::size_t cache_line = 64;
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
-    ROPE_THROW(std::length_error,
-               message(name, ": ", count, " elements of ", size, " bytes exceed the address space"));
+    throw_length(name, "", count, " elements of ", size, " bytes exceed the address space");
 }
 /// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
 template <class T>
@@ -692,8 +723,8 @@ class number_array {
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
     if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("number_array: [", rows, ", ", columns,
-                                                    "] must not be negative nor exceed the address space"));
+      detail::throw_length("number_array", detail::shape_text({rows, columns}),
+                           " must not be negative nor exceed the address space");
     return static_cast<std::size_t>(rows * columns);
   }
   Scalar* data_ = nullptr;
@@ -1871,7 +1902,6 @@ struct longrope_scaling {
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
 #include <iterator>  // std::data, std::end
-#include <span>
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
@@ -1942,8 +1972,7 @@ struct integer_list {
   /// The same list, if it is a vector.
   const integer_list& as_vector(const char* name) const {
     if (rows > 1)
-      ROPE_THROW(std::invalid_argument,
-                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
     return *this;
   }
 };
@@ -2081,8 +2110,7 @@ constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
 /// Throws:  std::out_of_range unless the sum is a position
 inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
   if (!sum_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
   return a + b;
 }
 /// a - b.
@@ -2090,8 +2118,7 @@ inline std::int64_t position_sum(const char* function, std::int64_t a, std::int6
 /// Throws:  std::out_of_range unless the difference is a position
 inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
   if (!difference_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
 /// Whether the product of extents, none of them negative, is at most `most`.
@@ -2223,18 +2250,14 @@ struct listed_positions {
   position_range range(const char* function, Index batch, Index tokens) const {
     const Index count = ids.size();
     if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
-                         "], got [", ids.rows, ", ", ids.columns, "]"));
+      throw_invalid(function, "a matrix of ids must be [batch, tokens] = ", shape_text({batch, tokens}),
+                    ", got ", shape_text({ids.rows, ids.columns}));
     if (count != tokens && count != batch * tokens) {
-      if (batch == 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
-                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+      if (batch == 1) throw_invalid(function, "ids must be [tokens] = ", tokens, ", got ", count);
+      throw_invalid(function, "ids must be [tokens] = ", tokens, " or [batch * tokens] = ", batch * tokens,
+                    ", got ", count);
     }
-    if (count > 0 && ids.data == nullptr)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    if (count > 0 && ids.data == nullptr) throw_invalid(function, "ids must have data, got null for ", count);
     position_range range;
     for (Index r = 0; r < ids.rows; ++r)
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
@@ -2260,8 +2283,7 @@ struct started_rows {
   std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
     if (starts.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+      throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
     if (tokens == 0) return range;
     for (Index b = 0; b < batch; ++b) {
@@ -2277,17 +2299,13 @@ struct started_rows {
 /// Throws:  std::invalid_argument, with `name` for that of the list
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (count == 0) throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got none");
   if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
-                       offset(Index{0}), " and ", offset(count - 1)));
+    throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+                  " and ", offset(count - 1));
   for (Index s = 1; s < count; ++s)
     if (offset(s) < offset(s - 1))
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
-                                                " after ", offset(s - 1)));
+      throw_invalid(function, "", name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
 /// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
@@ -2307,9 +2325,8 @@ struct segmented_positions {
     check_offsets(function, "segment offsets", offsets.size(), tokens,
                   [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
-                         " for ", offsets.size() - 1, " segments"));
+      throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
+                    offsets.size() - 1, " segments");
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
@@ -2818,8 +2835,7 @@ class placed_table {
   placed_table(const frequency_table<S>& table, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
+      detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
   }
   /// The table.
   const frequency_table<S>& table() const { return *table_; }
@@ -3340,7 +3356,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
+    throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
 /// A count of positions.
@@ -3348,8 +3364,7 @@ std::int64_t checked_position(const char* function, Position position) {
 /// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
-  if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  if (count < Count{0}) throw_invalid(function, "count must not be negative, got ", count);
   return checked_position(function, count);
 }
 /// The number of positions in [first, last).
@@ -3358,11 +3373,9 @@ std::int64_t checked_count(const char* function, Count count) {
 template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
-  if (to < from)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
+  if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
   if (!difference_is_position(to, from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
+    throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
 /// The number of rows.
@@ -3372,14 +3385,11 @@ Index checked_rows(const char* function, First first, Last last) {
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(
-            "frequency_table: frequencies must have a pair, got 0: they were moved from, so give those that "
-            "they were moved to"));
+    throw_invalid(
+        "frequency_table",
+        "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    ROPE_THROW(std::length_error,
-               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
 /// The attention_factor m.
@@ -3391,10 +3401,9 @@ double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
   if (attention_factor < static_cast<double>((limits::min)()) ||
       attention_factor > static_cast<double>((limits::max)()))
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
-                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                       "], the normal numbers of the type of its entries, got ", attention_factor));
+    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                  limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                  "], the normal numbers of the type of its entries, got ", attention_factor);
   return attention_factor;
 }
 /// Folds inv_freq [pairs, axes] into a hash.
@@ -3419,8 +3428,7 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
                 "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
   if (columns != axes)
-    ROPE_THROW(std::invalid_argument, message(function, ": coordinates must be [rows, ", axes, "], got [",
-                                              rows, ", ", columns, "]"));
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -3433,9 +3441,8 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
     for (Index a = 0; a < axes; ++a)
       if (!fits(at(r, a))) {
         using shown = std::conditional_t<whole, coordinate, double>;
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a coordinate must be finite and at most 2^53 in magnitude, got ",
-                           static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a));
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
       }
 }
 /// Coordinates as doubles, [rows, axes].
@@ -3864,14 +3871,13 @@ class frequency_table {
   }
   void require_one_axis() const {
     if (frequencies_.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
-                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
+      detail::throw_invalid("frequency_table", "a range of positions needs frequencies of one axis, got ",
+                            frequencies_.axes(), " axes: give coordinates [rows, axes]");
   }
   std::int64_t checked(std::int64_t position) const {
     if (!contains(position))
-      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
-                                                    " is outside the table's [", first(), ", ", last(), ")"));
+      detail::throw_out_of_range("frequency_table", "position ", position, " is outside the table's [",
+                                 first(), ", ", last(), ")");
     return position;
   }
   frequencies frequencies_;
@@ -4012,12 +4018,9 @@ namespace detail {
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_invalid(function, "the extents of a view must not be negative, got ", shape_text(x));
   if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    ROPE_THROW(std::length_error,
-               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_length(function, "the extents of a view must not exceed the address space, got ", shape_text(x));
 }
 /// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
 /// (shape_of).
@@ -4027,8 +4030,7 @@ template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
     if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, "a view must have data, got null for ", shape_text(x));
   };
   (check_one(views), ...);
 }
@@ -4042,11 +4044,9 @@ void check_written(const char* function, const head_view<T>& x) {
   for (const auto& [extent, stride] :
        {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the channels of a view that is written must not overlap, got a stride of ",
-                  stride, " between heads of ", x.head_dim,
-                  " channels; copy an expanded (broadcast) tensor first"));
+      throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
+                    stride, " between heads of ", x.head_dim,
+                    " channels; copy an expanded (broadcast) tensor first");
 }
 /// Whether the view covers every element between its first and its last one.
 template <class T>
@@ -4080,10 +4080,9 @@ template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
   if (!same_or_disjoint(x, out))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": out must be x itself or share no channel with it, and covers a part of x; "
-                       "give other memory, or rotate in place"));
+    throw_invalid(function,
+                  "out must be x itself or share no channel with it, and covers a part of x; give other "
+                  "memory, or rotate in place");
 }
 /// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
 /// longest first. True is certain. False is certain only if every stride is at least as long as what the
@@ -4135,9 +4134,8 @@ void check_layout(const char* function, Index pairs) {
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
-                           "), got ", u, " and ", v, " for pair ", i));
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
     }
     constexpr Index per_pass = 1024;
     bool named[per_pass];
@@ -4147,9 +4145,8 @@ void check_layout(const char* function, Index pairs) {
         for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
           if (channel < begin || channel - begin >= per_pass) continue;
           if (named[channel - begin])
-            ROPE_THROW(std::invalid_argument,
-                       message(function, ": the layout must name every channel of [0, ", channels,
-                               ") once, got channel ", channel, " again for pair ", i));
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
           named[channel - begin] = true;
         }
     }
@@ -4183,12 +4180,10 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
 /// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              rotary_dim, " of ", head_dim));
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
-                       " on that turn must lie in the head of ", head_dim, " channels"));
+    throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
+                  " on that turn must lie in the head of ", head_dim, " channels");
 }
 /// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
 ///
@@ -4200,10 +4195,9 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(std::out_of_range, message(function, ": position ",
-                                          table.contains(range.smallest) ? range.largest : range.smallest,
-                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
-                                          as_given(positions, tokens).c_str()));
+    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
+                       " is outside the table's [", table.first(), ", ", table.last(), ")",
+                       as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 /// The same and what can be wrong with the view, found before anything is written.
@@ -4223,10 +4217,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   using limits = std::numeric_limits<S>;
   if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -5657,10 +5649,7 @@ template <class T>
 void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
                       const char* name = "out") {
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must have the shape of x, [", x.batch, ", ", x.tokens, ", ",
-                       x.heads, ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads,
-                       ", ", out.head_dim, "]"));
+    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(out));
 }
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -5678,9 +5667,9 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 template <class T>
 void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+    throw_invalid(function, "q and k must have the same batch and tokens, got ",
+                  shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
+                  "; heads may differ");
 }
 /// Everything that can be wrong with a call that turns queries and keys in place.
 template <class Layout, class T, class S, class Source>
@@ -5694,10 +5683,9 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_written(function, q);
   check_written(function, k);
   if (share_first_elements(q, k))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": q and k both turn in place and must not share channels, which would turn "
-                       "twice; to turn x into another view use the function of that name with _to"));
+    throw_invalid(function,
+                  "q and k both turn in place and must not share channels, which would turn twice; to turn x "
+                  "into another view use the function of that name with _to");
 }
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,

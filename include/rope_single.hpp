@@ -318,6 +318,8 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
+  /// \param text  outlives the part
+  message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
@@ -364,12 +366,41 @@ template <class... Parts>
 std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
-/// Refuses two numbers unless the rule holds, whose text names both in this order.
+/// Extents as messages show them: "[2, 16, 8, 128]".
+inline std::string shape_text(std::span<const Index> extents) {
+  std::string text;
+  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  return text + "]";
+}
+inline std::string shape_text(std::initializer_list<Index> extents) {
+  return shape_text(std::span(extents.begin(), extents.size()));
+}
+/// The extents of a view.
+template <class View>
+requires requires(const View& x) { x.head_dim; }
+std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
+/// Reports an argument of `function` that breaks a rule: the parts are the rule and the value.
+///
+/// Throws:  std::invalid_argument
+template <class... Parts>
+[[noreturn]] void throw_invalid(const char* function, Parts... parts) {
+  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws:  std::out_of_range
+template <class... Parts>
+[[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
+  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws:  std::length_error
+template <class... Parts>
+[[noreturn]] void throw_length(const char* function, Parts... parts) {
+  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws unless the rule holds, whose text names both numbers in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
-  if (!holds)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
+  if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -1105,24 +1136,20 @@ void check_products(const char* function, product_precision products, Index head
   if (products == product_precision::full) return;
   if (products == product_precision::integers) {
     if (!is_quantized<C>)
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": products of integers need quantized keys and values; set products to "
-                         "product_precision::full"));
+      throw_invalid(
+          function,
+          "products of integers need quantized keys and values; set products to product_precision::full");
     if (rotates)
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": products of integers need keys that were turned before they were quantized; set "
-                         "products to product_precision::full"));
+      throw_invalid(function,
+                    "products of integers need keys that were turned before they were quantized; set "
+                    "products to product_precision::full");
     if (head_dim > max_integer_products)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": products of integers need a head_dim of at most ", max_integer_products,
-                         ", got ", head_dim));
+      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
+                    ", got ", head_dim);
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": products in bfloat16 need queries, keys, values and outputs of bfloat16; "
-                       "set products to product_precision::full"));
+    throw_invalid(function,
+                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
+                  "product_precision::full");
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -1154,8 +1181,7 @@ inline constexpr std::size_t cache_line = 64;
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
-    ROPE_THROW(std::length_error,
-               message(name, ": ", count, " elements of ", size, " bytes exceed the address space"));
+    throw_length(name, "", count, " elements of ", size, " bytes exceed the address space");
 }
 /// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
 template <class T>
@@ -1353,8 +1379,8 @@ class number_array {
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
     if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("number_array: [", rows, ", ", columns,
-                                                    "] must not be negative nor exceed the address space"));
+      detail::throw_length("number_array", detail::shape_text({rows, columns}),
+                           " must not be negative nor exceed the address space");
     return static_cast<std::size_t>(rows * columns);
   }
   Scalar* data_ = nullptr;
@@ -1435,8 +1461,7 @@ struct integer_list {
   /// The same list, if it is a vector.
   const integer_list& as_vector(const char* name) const {
     if (rows > 1)
-      ROPE_THROW(std::invalid_argument,
-                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
     return *this;
   }
 };
@@ -1574,8 +1599,7 @@ constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
 /// Throws:  std::out_of_range unless the sum is a position
 inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
   if (!sum_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
   return a + b;
 }
 /// a - b.
@@ -1583,8 +1607,7 @@ inline std::int64_t position_sum(const char* function, std::int64_t a, std::int6
 /// Throws:  std::out_of_range unless the difference is a position
 inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
   if (!difference_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
 /// Whether the product of extents, none of them negative, is at most `most`.
@@ -1646,11 +1669,11 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
-                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
+    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
+                          detail::shape_text({batch, heads, queries, keys}));
   if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
-                                                  keys, "] exceeds the address space"));
+    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
+                         " exceeds the address space");
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 namespace detail {
@@ -1703,9 +1726,9 @@ auto score_matrix(const X& x) {
       }
     }
     if (view.data == nullptr)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("score_matrix: the matrix must have entries, got [", view.queries, ", ",
-                                 view.keys, "]; leave the option out where there is no matrix"));
+      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
+                            detail::shape_text({view.queries, view.keys}),
+                            "; leave the option out where there is no matrix");
     return view;
   }
 }
@@ -1828,18 +1851,14 @@ struct listed_positions {
   position_range range(const char* function, Index batch, Index tokens) const {
     const Index count = ids.size();
     if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
-                         "], got [", ids.rows, ", ", ids.columns, "]"));
+      throw_invalid(function, "a matrix of ids must be [batch, tokens] = ", shape_text({batch, tokens}),
+                    ", got ", shape_text({ids.rows, ids.columns}));
     if (count != tokens && count != batch * tokens) {
-      if (batch == 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
-                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+      if (batch == 1) throw_invalid(function, "ids must be [tokens] = ", tokens, ", got ", count);
+      throw_invalid(function, "ids must be [tokens] = ", tokens, " or [batch * tokens] = ", batch * tokens,
+                    ", got ", count);
     }
-    if (count > 0 && ids.data == nullptr)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    if (count > 0 && ids.data == nullptr) throw_invalid(function, "ids must have data, got null for ", count);
     position_range range;
     for (Index r = 0; r < ids.rows; ++r)
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
@@ -1865,8 +1884,7 @@ struct started_rows {
   std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
     if (starts.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+      throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
     if (tokens == 0) return range;
     for (Index b = 0; b < batch; ++b) {
@@ -1882,17 +1900,13 @@ struct started_rows {
 /// Throws:  std::invalid_argument, with `name` for that of the list
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (count == 0) throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got none");
   if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
-                       offset(Index{0}), " and ", offset(count - 1)));
+    throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+                  " and ", offset(count - 1));
   for (Index s = 1; s < count; ++s)
     if (offset(s) < offset(s - 1))
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
-                                                " after ", offset(s - 1)));
+      throw_invalid(function, "", name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
 /// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
@@ -1912,9 +1926,8 @@ struct segmented_positions {
     check_offsets(function, "segment offsets", offsets.size(), tokens,
                   [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
-                         " for ", offsets.size() - 1, " segments"));
+      throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
+                    offsets.size() - 1, " segments");
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
@@ -2048,10 +2061,8 @@ inline void require_length(const char* function, const char* name, std::size_t g
                            Index or_else) {
   if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
   if (allowed == or_else)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
-  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
-                                            " or ", or_else, ", got ", got));
+    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
 }
 template <class X>
 void check_scores(const char* function, const char* name, const score_view<X>& x,
@@ -2059,18 +2070,16 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
   const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
   if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
              fits(x.keys, shape.keys)))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
-                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
-                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
+                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
+                  shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
 inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
                                  Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
   for (const std::int64_t count : counts)
     if (count < 0 || count > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
 }
 /// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
 /// causal rule, a window or a rotation, unless query_positions say it.
@@ -2082,18 +2091,17 @@ inline void check_alignment(const char* function, const attention_options& optio
                             const attention_shape& shape, bool rotates) {
   if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
   if (!options.query_counts.empty() && options.key_counts.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": query_counts need key_counts, or query_positions: the last query of a row is "
-                       "aligned with its last key, got ",
-                       options.query_counts.size(), " counts of queries and none of keys"));
+    throw_invalid(function,
+                  "query_counts need key_counts, or query_positions: the last query of a row is aligned with "
+                  "its last key, got ",
+                  options.query_counts.size(), " counts of queries and none of keys");
   for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
     const std::int64_t keys = options.key_counts[b],
                        queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
     if (keys > 0 && queries > keys)
-      ROPE_THROW(std::invalid_argument, message(function, ": row ", b, " has ", queries, " queries and ",
-                                                keys, " keys, so its first query would be at position ",
-                                                keys - queries, "; give query_counts, or query_positions"));
+      throw_invalid(function, "row ", b, " has ", queries, " queries and ", keys,
+                    " keys, so its first query would be at position ", keys - queries,
+                    "; give query_counts, or query_positions");
   }
 }
 /// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
@@ -2108,33 +2116,26 @@ void check_magnitudes(const char* function, const attention_options& options, In
   constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
   for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
-                         "], got ", options.scale, " and ", options.softcap));
+      throw_invalid(function, "scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
+                    "], got ", options.scale, " and ", options.softcap);
   const double scale = !detail::equal(options.scale, 0)
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
                room = std::sqrt(smallest);
   if (!detail::equal(options.softcap, 0) &&
       (scale < room * options.softcap || scale > options.softcap / room))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2,
-                       "], got ", scale, " / ", options.softcap));
+    throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
+                  scale, " / ", options.softcap);
 }
 /// Every number in the options that is out of its range.
 inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": scale must be finite and softcap finite and not negative, got ",
-                       options.scale, " and ", options.softcap));
-  if (options.window < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": window must not be negative, got ", options.window));
-  if (options.sinks < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
+    throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
+                  " and ", options.softcap);
+  if (options.window < 0) throw_invalid(function, "window must not be negative, got ", options.window);
+  if (options.sinks < 0) throw_invalid(function, "sinks must not be negative, got ", options.sinks);
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout must be in [0, 1), got ", options.dropout));
+    throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
 /// Every list and view in the options that does not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
@@ -2142,8 +2143,7 @@ inline void check_lists(const char* function, const attention_options& options,
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
+      throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
   require_length(function, "query_positions", options.query_positions.size(), shape.queries,
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,
@@ -2160,22 +2160,20 @@ inline void check_segments(const char* function, const attention_options& option
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
     if (!options.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need as many query_offsets, got ",
-                                                options.key_offsets.size(), " and none"));
+      throw_invalid(function, "key_offsets need as many query_offsets, got ", options.key_offsets.size(),
+                    " and none");
     return;
   }
   const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
   if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
       !options.query_positions.empty() || !options.key_positions.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
-                       "got a batch of ",
-                       shape.batch));
+    throw_invalid(
+        function,
+        "query_offsets are for a batch of 1 without positions, query_counts and key_counts, got a batch of ",
+        shape.batch);
   if (key_offsets.size() != options.query_offsets.size())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": query_offsets and key_offsets must have the same length, got ",
-                       options.query_offsets.size(), " and ", key_offsets.size()));
+    throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
+                  options.query_offsets.size(), " and ", key_offsets.size());
   const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
     check_offsets(function, name, static_cast<Index>(list.size()), tokens,
                   [&](Index s) { return list[static_cast<std::size_t>(s)]; });
@@ -3635,8 +3633,7 @@ class placed_table {
   placed_table(const frequency_table<S>& table, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
+      detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
   }
   /// The table.
   const frequency_table<S>& table() const { return *table_; }
@@ -4724,7 +4721,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
+    throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
 /// A count of positions.
@@ -4732,8 +4729,7 @@ std::int64_t checked_position(const char* function, Position position) {
 /// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
-  if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  if (count < Count{0}) throw_invalid(function, "count must not be negative, got ", count);
   return checked_position(function, count);
 }
 /// The number of positions in [first, last).
@@ -4742,11 +4738,9 @@ std::int64_t checked_count(const char* function, Count count) {
 template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
-  if (to < from)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
+  if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
   if (!difference_is_position(to, from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
+    throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
 /// The number of rows.
@@ -4756,14 +4750,11 @@ Index checked_rows(const char* function, First first, Last last) {
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(
-            "frequency_table: frequencies must have a pair, got 0: they were moved from, so give those that "
-            "they were moved to"));
+    throw_invalid(
+        "frequency_table",
+        "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    ROPE_THROW(std::length_error,
-               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
 /// The attention_factor m.
@@ -4775,10 +4766,9 @@ double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
   if (attention_factor < static_cast<double>((limits::min)()) ||
       attention_factor > static_cast<double>((limits::max)()))
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
-                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                       "], the normal numbers of the type of its entries, got ", attention_factor));
+    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                  limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                  "], the normal numbers of the type of its entries, got ", attention_factor);
   return attention_factor;
 }
 /// Folds inv_freq [pairs, axes] into a hash.
@@ -4803,8 +4793,7 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
                 "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
   if (columns != axes)
-    ROPE_THROW(std::invalid_argument, message(function, ": coordinates must be [rows, ", axes, "], got [",
-                                              rows, ", ", columns, "]"));
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -4817,9 +4806,8 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
     for (Index a = 0; a < axes; ++a)
       if (!fits(at(r, a))) {
         using shown = std::conditional_t<whole, coordinate, double>;
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a coordinate must be finite and at most 2^53 in magnitude, got ",
-                           static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a));
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
       }
 }
 /// Coordinates as doubles, [rows, axes].
@@ -5248,14 +5236,13 @@ class frequency_table {
   }
   void require_one_axis() const {
     if (frequencies_.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
-                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
+      detail::throw_invalid("frequency_table", "a range of positions needs frequencies of one axis, got ",
+                            frequencies_.axes(), " axes: give coordinates [rows, axes]");
   }
   std::int64_t checked(std::int64_t position) const {
     if (!contains(position))
-      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
-                                                    " is outside the table's [", first(), ", ", last(), ")"));
+      detail::throw_out_of_range("frequency_table", "position ", position, " is outside the table's [",
+                                 first(), ", ", last(), ")");
     return position;
   }
   frequencies frequencies_;
@@ -5396,12 +5383,9 @@ namespace detail {
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_invalid(function, "the extents of a view must not be negative, got ", shape_text(x));
   if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    ROPE_THROW(std::length_error,
-               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_length(function, "the extents of a view must not exceed the address space, got ", shape_text(x));
 }
 /// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
 /// (shape_of).
@@ -5411,8 +5395,7 @@ template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
     if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, "a view must have data, got null for ", shape_text(x));
   };
   (check_one(views), ...);
 }
@@ -5426,11 +5409,9 @@ void check_written(const char* function, const head_view<T>& x) {
   for (const auto& [extent, stride] :
        {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the channels of a view that is written must not overlap, got a stride of ",
-                  stride, " between heads of ", x.head_dim,
-                  " channels; copy an expanded (broadcast) tensor first"));
+      throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
+                    stride, " between heads of ", x.head_dim,
+                    " channels; copy an expanded (broadcast) tensor first");
 }
 /// Whether the view covers every element between its first and its last one.
 template <class T>
@@ -5464,10 +5445,9 @@ template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
   if (!same_or_disjoint(x, out))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": out must be x itself or share no channel with it, and covers a part of x; "
-                       "give other memory, or rotate in place"));
+    throw_invalid(function,
+                  "out must be x itself or share no channel with it, and covers a part of x; give other "
+                  "memory, or rotate in place");
 }
 /// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
 /// longest first. True is certain. False is certain only if every stride is at least as long as what the
@@ -5519,9 +5499,8 @@ void check_layout(const char* function, Index pairs) {
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
-                           "), got ", u, " and ", v, " for pair ", i));
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
     }
     constexpr Index per_pass = 1024;
     bool named[per_pass];
@@ -5531,9 +5510,8 @@ void check_layout(const char* function, Index pairs) {
         for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
           if (channel < begin || channel - begin >= per_pass) continue;
           if (named[channel - begin])
-            ROPE_THROW(std::invalid_argument,
-                       message(function, ": the layout must name every channel of [0, ", channels,
-                               ") once, got channel ", channel, " again for pair ", i));
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
           named[channel - begin] = true;
         }
     }
@@ -5567,12 +5545,10 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
 /// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              rotary_dim, " of ", head_dim));
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
-                       " on that turn must lie in the head of ", head_dim, " channels"));
+    throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
+                  " on that turn must lie in the head of ", head_dim, " channels");
 }
 /// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
 ///
@@ -5584,10 +5560,9 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(std::out_of_range, message(function, ": position ",
-                                          table.contains(range.smallest) ? range.largest : range.smallest,
-                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
-                                          as_given(positions, tokens).c_str()));
+    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
+                       " is outside the table's [", table.first(), ", ", table.last(), ")",
+                       as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 /// The same and what can be wrong with the view, found before anything is written.
@@ -5607,10 +5582,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   using limits = std::numeric_limits<S>;
   if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -5725,14 +5698,11 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
   check_view(function, shape_of(x));
   if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
       x.scales.head_dim != 1)
-    ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
-                                              x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
-                                              ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
+    throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
+                  shape_text(x.scales));
   if (x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
       (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0)))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": a quantized view must have data and scales, got null for [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
 }
 /// The same for heads of any stored type.
 template <class T>
@@ -6070,8 +6040,7 @@ template <class Tables>
 void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
   if constexpr (requires { Tables::needs_causal; })
     if (Tables::needs_causal && !options.causal)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": xPos needs causal attention, got causal = false"));
+      throw_invalid(function, "xPos needs causal attention, got causal = false");
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -10196,10 +10165,7 @@ template <class T>
 void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
                       const char* name = "out") {
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must have the shape of x, [", x.batch, ", ", x.tokens, ", ",
-                       x.heads, ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads,
-                       ", ", out.head_dim, "]"));
+    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(out));
 }
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -10217,9 +10183,9 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 template <class T>
 void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+    throw_invalid(function, "q and k must have the same batch and tokens, got ",
+                  shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
+                  "; heads may differ");
 }
 /// Everything that can be wrong with a call that turns queries and keys in place.
 template <class Layout, class T, class S, class Source>
@@ -10233,10 +10199,9 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_written(function, q);
   check_written(function, k);
   if (share_first_elements(q, k))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": q and k both turn in place and must not share channels, which would turn "
-                       "twice; to turn x into another view use the function of that name with _to"));
+    throw_invalid(function,
+                  "q and k both turn in place and must not share channels, which would turn twice; to turn x "
+                  "into another view use the function of that name with _to");
 }
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
@@ -10421,9 +10386,9 @@ void check_output(const head_view<const C>& k, const head_view<const C>& v, cons
   const head_view<const T> written = out;
   for (const bool shares : {share_memory(k, written), share_memory(v, written)})
     if (shares)
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: out must not share memory with k or v, which are read after out is "
-                         "written; give out memory of its own, or that of q"));
+      throw_invalid("attention",
+                    "out must not share memory with k or v, which are read after out is written; give out "
+                    "memory of its own, or that of q");
 }
 /// Whether something else than options comes behind out, which is the last view, and the tables.
 template <class... Arguments>
@@ -10611,10 +10576,8 @@ void check_tape(const char* function, const attention_tape<T>& x) {
                          Index head_dim) {
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
         view.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
-                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
-                         view.head_dim, "]"));
+      throw_invalid(function, name, " must be ", shape_text({like.batch, like.tokens, like.heads, head_dim}),
+                    ", got ", shape_text(view));
   };
   match("v", x.v, x.k, x.v.head_dim);
   match("out", x.out, x.q, x.v.head_dim);
@@ -11469,9 +11432,8 @@ inline Index span_of(const score_view<float>& bias) {
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient with respect to sink_logits must have their length, ",
-                       options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
+    throw_invalid(function, "the gradient with respect to sink_logits must have their length, ",
+                  options.sink_logits.size(), ", got ", by_options.sink_logits.size());
   if (by_options.bias.empty()) return;
   const score_view<float>& bias = options.bias;
   for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
@@ -11479,14 +11441,11 @@ inline void check_option_gradients(const char* function, const option_gradients&
                                        {bias.queries, bias.query_stride},
                                        {bias.keys, bias.key_stride}})
     if (extent > 1 && stride < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the gradient with respect to bias needs strides that are not negative, got ",
-                  stride));
+      throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
+                    stride);
   if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient with respect to bias must have one number per entry, ",
-                       span_of(bias), ", got ", by_options.bias.size()));
+    throw_invalid(function, "the gradient with respect to bias must have one number per entry, ",
+                  span_of(bias), ", got ", by_options.bias.size());
 }
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T>
@@ -11634,16 +11593,13 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   detail::check_memory("merge_attention", out_a, out_b);
   if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
       out_a.head_dim != out_b.head_dim)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("merge_attention: the outputs must have the same shape, got [", out_a.batch, ", ",
-                        out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch, ", ",
-                        out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
+    detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
+                          detail::shape_text(out_a), " and ", detail::shape_text(out_b));
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
   if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merge_attention: a log-sum-exp must have length batch * queries * heads = ",
-                               count, ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
+    detail::throw_invalid("merge_attention",
+                          "a log-sum-exp must have length batch * queries * heads = ", count, ", got ",
+                          log_sum_exp_a.size(), " and ", log_sum_exp_b.size());
   using A = detail::arithmetic<T>;
   const auto merge = [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
@@ -11867,13 +11823,12 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
   if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
-    ROPE_THROW(std::length_error, message("attention_weights: weights [", q.batch, ", ", q.heads, ", ",
-                                          q.tokens, ", ", k.tokens, "] exceed the address space"));
+    throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
+                 " exceed the address space");
   const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
   if (size != count)
-    ROPE_THROW(std::invalid_argument,
-               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
-                       ", got ", size));
+    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
+                  ", got ", size);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
   return checked_attention<T, T>(q, k, v, out, options, rotates);
@@ -12208,15 +12163,12 @@ template <class W, class T>
 norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const head_view<T>& x) {
   const std::size_t size = norm.weight.size();
   if (size != static_cast<std::size_t>(x.head_dim) && size != static_cast<std::size_t>(x.heads * x.head_dim))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the weight of the norm must have length head_dim or heads * head_dim, ",
-                       x.head_dim, " or ", x.heads * x.head_dim, ", got ", size));
+    throw_invalid(function, "the weight of the norm must have length head_dim or heads * head_dim, ",
+                  x.head_dim, " or ", x.heads * x.head_dim, ", got ", size);
   if (!is_finite(norm.epsilon) || norm.epsilon < 0 || !is_finite(norm.offset))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the epsilon of the norm must be finite and not negative, its offset "
-                       "finite, got ",
-                       norm.epsilon, " and ", norm.offset));
+    throw_invalid(function,
+                  "the epsilon of the norm must be finite and not negative, its offset finite, got ",
+                  norm.epsilon, " and ", norm.offset);
   const bool shared = size == static_cast<std::size_t>(x.head_dim);
   return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
@@ -12423,9 +12375,8 @@ struct block_rotation {
     check_keys(batch, keys, head_dim);
     if constexpr (is_segmented<PQ>)
       if (query_positions.offsets.size() != key_positions.offsets.size())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: queries and keys must have the same segments, got ",
-                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+        throw_invalid("multi_head_attention", "queries and keys must have the same segments, got ",
+                      query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1);
   }
   void check_queries(Index batch, Index queries, Index head_dim) const {
     check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
@@ -12440,11 +12391,11 @@ struct block_rotation {
     if constexpr (is_segmented<PQ>)
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: segments say where tokens are; leave query_positions, "
-                           "key_positions, key_counts and query_offsets empty in the options, got lengths ",
-                           options.query_positions.size(), ", ", options.key_positions.size(), ", ",
-                           options.key_counts.size(), " and ", options.query_offsets.size()));
+        throw_invalid("multi_head_attention",
+                      "segments say where tokens are; leave query_positions, key_positions, key_counts and "
+                      "query_offsets empty in the options, got lengths ",
+                      options.query_positions.size(), ", ", options.key_positions.size(), ", ",
+                      options.key_counts.size(), " and ", options.query_offsets.size());
   }
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
@@ -12592,11 +12543,9 @@ struct projection {
                   "[in_features, out_features] give w.transpose(), and copy others to a row-major matrix");
     if constexpr (detail::row_major_matrix<W>) {
       if (w.rows() > 1 && w.outerStride() != w.cols())
-        ROPE_THROW(
-            std::invalid_argument,
-            detail::message("projection: the rows of a weight must lie next to each other, got a stride "
-                            "of ",
-                            w.outerStride(), " for ", w.cols(), " columns; copy the block first"));
+        detail::throw_invalid("projection",
+                              "the rows of a weight must lie next to each other, got a stride of ",
+                              w.outerStride(), " for ", w.cols(), " columns; copy the block first");
       return w.data();
     } else {
       return nullptr;
@@ -12664,9 +12613,8 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("multi_head_attention: heads must be given in the options, got 0 for ",
-                       weights.q.weight.rows(), " rows of the q weight"));
+    throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ",
+                  weights.q.weight.rows(), " rows of the q weight");
   demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
          heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
@@ -12696,10 +12644,9 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
          "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
-    ROPE_THROW(std::invalid_argument,
-               message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
-                       "finite, got ",
-                       options.norm_epsilon, " and ", options.norm_offset));
+    throw_invalid("multi_head_attention",
+                  "norm_epsilon must be finite and not negative, norm_offset finite, got ",
+                  options.norm_epsilon, " and ", options.norm_offset);
   return {weights.q.weight.cols(),
           weights.k.weight.cols(),
           weights.o.weight.rows(),
@@ -13114,14 +13061,12 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
       policy.window > limit || policy.chunk > limit)
-    ROPE_THROW(std::invalid_argument,
-               message("ring_cache: sinks must not be negative, window and chunk be positive, none above a ",
-                       "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
-                       policy.chunk));
+    throw_invalid("ring_cache", "sinks must not be negative, window and chunk be positive, none above a ",
+                  "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
+                  policy.chunk);
   if (policy.positions == ring_positions::cache && storage != key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message("ring_cache: positions in the cache change with every token and need raw keys, "
-                       "got rotated ones"));
+    throw_invalid("ring_cache",
+                  "positions in the cache change with every token and need raw keys, got rotated ones");
   return policy;
 }
 /// Slots of a row of a ring.  Throws: as checked_policy
@@ -13130,8 +13075,7 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   return policy.sinks + policy.window + policy.chunk - 1;
 }
 [[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
-  ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", axes,
-                                            " axes, ask for their coordinates or order"));
+  throw_invalid(function, "tokens of this cache have ", axes, " axes, ask for their coordinates or order");
 }
 }  // namespace detail
 /// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
@@ -13170,8 +13114,7 @@ struct token_axes {
   Index count;  // at least 1
   /// Throws:  std::invalid_argument unless there is an axis
   explicit token_axes(Index axes) : count(axes) {
-    if (axes <= 0)
-      ROPE_THROW(std::invalid_argument, detail::message("token_axes: axes must be positive, got ", axes));
+    if (axes <= 0) detail::throw_invalid("token_axes", "axes must be positive, got ", axes);
   }
 };
 /// One row of a batch, for the functions of a cache that otherwise change every row.
@@ -13435,10 +13378,8 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   check_quantized(function, integers);
   if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
       x.head_dim != integers.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
-                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
-                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
+                  shape_text(integers));
   check_memory(function, x);
 }
 /// Rounds one head of a checked view.
@@ -13766,8 +13707,7 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// Throws:  std::out_of_range unless row b is one of `batch`
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
-  if (b < 0 || b >= batch)
-    ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
+  if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
   return to_index(b);
 }
 /// A list of any integers, [batch], or none: every row then has as many as there are.
@@ -13819,12 +13759,10 @@ class row_list : public row_counts {
 inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
   if (counts.empty()) return;
   if (static_cast<Index>(counts.size()) != batch)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
+    throw_invalid(function, "counts must be [batch] = ", batch, ", got ", counts.size());
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
-                                                "], got ", counts.given(b)));
+      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
@@ -13913,16 +13851,14 @@ class newest_tokens {
     if (queries <= even_) return {};
     if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
     if (even_ == 0 && width_ == unknown)
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": the rows differ in the tokens that they took or lost; give counts, how many "
-                         "queries each row has, got none, for q.tokens = ",
-                         queries));
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the rows differ in the tokens that they took or lost; give counts, how many "
-                       "queries each row has, or q.tokens of ",
-                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries));
+      throw_invalid(function,
+                    "the rows differ in the tokens that they took or lost; give counts, how many queries "
+                    "each row has, got none, for q.tokens = ",
+                    queries);
+    throw_invalid(function,
+                  "the rows differ in the tokens that they took or lost; give counts, how many queries each "
+                  "row has, or q.tokens of ",
+                  even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
   }
  private:
   static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
@@ -14030,8 +13966,7 @@ class cache_rows {
   Index common_size(const char* function) const {
     for (const Index size : sizes_)
       if (size != sizes_[0])
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
+        throw_invalid(function, "every row must have the same size, got ", sizes_[0], " and ", size);
     return size(0);
   }
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
@@ -14056,8 +13991,8 @@ class cache_rows {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
       const Index count = count_of(static_cast<Index>(b), tokens, counts);
       if (count > capacity_ - sizes_[b])
-        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
-                                              sizes_[b], " of ", capacity_));
+        throw_length(function, "", count, " tokens do not fit, the cache holds ", sizes_[b], " of ",
+                     capacity_);
     }
   }
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
@@ -14070,9 +14005,8 @@ class cache_rows {
     for (Index b = 0; b < batch_ && !counts.empty(); ++b)
       for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
     if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": positions must stay within 2^53 in magnitude, got ",
-                         range.smallest < -position_limit ? range.smallest : range.largest));
+      throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
+                         range.smallest < -position_limit ? range.smallest : range.largest);
   }
   /// Calls write(b, first, count, slot) for runs of new tokens, which go to slots from `slot` on.
   template <class Threads, class Write, class Forget>
@@ -14102,14 +14036,13 @@ class cache_rows {
   void check_tokens(const char* function, row_range rows, Index first, Index count) const {
     const Index held = size(rows.first);
     if (first < 0 || count < 0 || first > held || count > held - first)
-      ROPE_THROW(std::out_of_range, message(function, ": first ", first, " and count ", count,
-                                            " must stay inside the ", held, " tokens that are held"));
+      throw_out_of_range(function, "first ", first, " and count ", count, " must stay inside the ", held,
+                         " tokens that are held");
   }
   /// Throws:  std::out_of_range unless rows have had so many tokens
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
     const Index held = this->size(rows.first);
-    if (size < 0 || size > held)
-      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    if (size < 0 || size > held) throw_out_of_range(function, "size must be in [0, ", held, "], got ", size);
   }
   void truncate(row_range rows, std::int64_t first_lost) {
     const auto size = to_index(first_lost);
@@ -14133,9 +14066,8 @@ class cache_rows {
       for (Index t = first; t < last; ++t) {
         const std::int64_t position = positions(b)[at(t)];
         if (delta < -position_limit - position || delta > position_limit - position)
-          ROPE_THROW(std::out_of_range,
-                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
-                             " and a delta of ", delta));
+          throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
+                             " and a delta of ", delta);
       }
   }
   /// The rows of a shift, once it is checked.
@@ -14238,31 +14170,24 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
                     : stored.table != given.table ? "a table with different angles"
                     : stored.layout != given.layout ? "the right table in another layout"
                                                     : "the right table at another channel";
-  ROPE_THROW(std::invalid_argument,
-             message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
+  throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
 }
 /// Throws:  std::invalid_argument if keys that were rotated before would join keys of a known rotation
 inline void require_given_keys(const char* function, const key_rotation& stored) {
   if (stored.known)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": this cache rotates its keys, give the layout and the table, got none"));
+    throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
 }
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
 [[noreturn]] inline void refuse_raw_keys(const char* function) {
-  ROPE_THROW(
-      std::invalid_argument,
-      message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
+  throw_invalid(function, "raw keys are rotated when they are read; append them without a layout and table");
 }
 [[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
-  ROPE_THROW(std::invalid_argument,
-             message(function, ": raw keys have no angles; read them by the new table instead"));
+  throw_invalid(function, "raw keys have no angles; read them by the new table instead");
 }
 inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
   if (storage != key_storage::raw)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": rotated keys are turned by a table, give it and the layout, got a delta of ",
-                delta));
+    throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
+                  delta);
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -14340,10 +14265,9 @@ template <class Layout, class T, class S>
 key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   if (table.source() != table_source::positions)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
-                       "table of a range of positions"));
+    throw_invalid(function,
+                  "the angle must be position * inv_freq, not of float angles or coordinates; give a table "
+                  "of a range of positions");
   return {steps_of(table), 1.0, placed.first_channel()};
 }
 /// What turns keys from the angles of one table to those of another.
@@ -14356,19 +14280,15 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   const frequency_table<From>& from = placed_from.table();
   const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both tables must begin at the same channel, got ",
-                       placed_from.first_channel(), " and ", placed_to.first_channel()));
+    throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
+                  " and ", placed_to.first_channel());
   if (from.pairs() != to.pairs())
-    ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
-                                              from.pairs(), " and ", to.pairs()));
+    throw_invalid(function, "both tables must have the same pairs, got ", from.pairs(), " and ", to.pairs());
   if (from.source() != table_source::positions || to.source() != table_source::positions)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function,
-                ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
-                "but is not in the ",
-                from.source() == table_source::positions ? "second" : "first"));
+    throw_invalid(function,
+                  "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
+                  "but is not in the ",
+                  from.source() == table_source::positions ? "second" : "first");
   number_array<phase> step = steps_of(to);
   const number_array<phase> before = steps_of(from);
   for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);
@@ -14402,16 +14322,14 @@ inline contiguous_positions positions_of_row(const token_rows& all, Index b, Ind
 /// Throws:  std::invalid_argument unless there is a row of coordinates for every token
 inline token_rows checked_token_rows(const char* function, Index rows, Index batch, Index tokens) {
   if (rows != tokens && rows != batch * tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": coordinates must have [tokens] = ", tokens,
-                       " or [batch * tokens] = ", batch * tokens, " rows, got ", rows));
+    throw_invalid(function, "coordinates must have [tokens] = ", tokens,
+                  " or [batch * tokens] = ", batch * tokens, " rows, got ", rows);
   return {rows == tokens ? 0 : tokens};
 }
 /// Throws:  std::invalid_argument unless coordinates of so many axes are those of the cache
 inline void check_axes(const char* function, Index cache_axes, Index axes) {
   if (axes != cache_axes)
-    ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", cache_axes,
-                                              " axes, got coordinates of ", axes));
+    throw_invalid(function, "tokens of this cache have ", cache_axes, " axes, got coordinates of ", axes);
 }
 /// Whether the rows of a table are the tokens themselves; they are positions otherwise.
 ///
@@ -14420,11 +14338,9 @@ template <class S>
 bool is_coordinate_table(const char* function, Index axes, const frequency_table<S>& table) {
   if (table.source() == table_source::positions) return false;
   if (table.source() != table_source::coordinates)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": a cache with axes takes a table of coordinates or, for text, of positions, got one "
-                       "of ",
-                       table.source() == table_source::entries ? "given entries" : "float angles"));
+    throw_invalid(function,
+                  "a cache with axes takes a table of coordinates or, for text, of positions, got one of ",
+                  table.source() == table_source::entries ? "given entries" : "float angles");
   check_axes(function, axes, table.axes());
   return true;
 }
@@ -14477,9 +14393,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   else if (stored.first_channel != given.first_channel)
     got = "the right ones at another channel";
   if (got != nullptr)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(owner, ": give the layout and the frequencies that the keys were rotated by, got ", got));
+    throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
 /// Of two rotations that turn alike, the one that knows the frequencies on all axes, if either does.
 inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
@@ -14514,17 +14428,14 @@ class turn_between_axes {
                                         const placed_table<From>& from, const placed_table<To>& to) {
     const Index pairs = from.table().pairs();
     if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": both tables must have the same pairs and begin at the same channel, got ",
-                  pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(), " and ",
-                  to.first_channel()));
+      throw_invalid(function, "both tables must have the same pairs and begin at the same channel, got ",
+                    pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(),
+                    " and ", to.first_channel());
     const bool from_axes = is_coordinate_table(function, axes, from.table()),
                to_axes = is_coordinate_table(function, axes, to.table());
     if (!text_only && !(from_axes && to_axes))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
-                         from_axes ? "second" : "first", " is one of positions"));
+      throw_invalid(function, "keys on ", axes, " axes turn between tables of coordinates, the ",
+                    from_axes ? "second" : "first", " is one of positions");
     return {number_array<phase>(pairs, 1, phase{}),
             to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
   }
@@ -14592,9 +14503,9 @@ class page_view {
     const auto list = detail::list_of(blocks);
     if (sequences() == 0 ? list.size() != 0
                          : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("page_view: blocks must be [sequences, blocks] for the ", sequences(),
-                                 " sequences that have lengths, got [", list.rows, ", ", list.columns, "]"));
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
     blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
@@ -14629,15 +14540,13 @@ class page_view {
       // Not blocks * page_size, which may overflow.
       const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
       if (tokens < 0 || used > blocks_of_a_sequence_)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
-                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
-                                   lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s));
+        detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
+                              blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
+                              lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s);
       for (Index block = 0; block < used; ++block)
         if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
-          ROPE_THROW(std::out_of_range,
-                     detail::message(function, ": block ", block, " of sequence ", s,
-                                     " must be a page in [0, ", memory_.keys.batch, "), got ", page));
+          detail::throw_out_of_range(function, "block ", block, " of sequence ", s, " must be a page in [0, ",
+                                     memory_.keys.batch, "), got ", page);
     }
   }
  private:
@@ -14646,13 +14555,11 @@ class page_view {
     detail::check_stored("page_view", k);
     detail::check_stored("page_view", v);
     if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("page_view: keys and values must have the same pages, page_size and heads, got [",
-                          k.batch, ", ", k.tokens, ", ", k.heads, "] and [", v.batch, ", ", v.tokens, ", ",
-                          v.heads, "]"));
-    if (k.tokens == 0)
-      ROPE_THROW(std::invalid_argument, detail::message("page_view: a page must hold a token, got 0"));
+      detail::throw_invalid("page_view",
+                            "keys and values must have the same pages, page_size and heads, got ",
+                            detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
+                            detail::shape_text({v.batch, v.tokens, v.heads}));
+    if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
   }
   pool memory_;
   detail::block_table blocks_;
@@ -14689,9 +14596,8 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
       const Index page = pages.blocks().page(s, block);
       const Index* at = std::lower_bound(changed, changed + written, page);
       if (at != changed + written && *at == page && ++seen[at - changed] > 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a page that is written must belong to one sequence; page ", page,
-                           " stands in the table twice, give sequence ", s, " a copy"));
+        throw_invalid(function, "a page that is written must belong to one sequence; page ", page,
+                      " stands in the table twice, give sequence ", s, " a copy");
     }
 }
 }  // namespace detail
@@ -14748,21 +14654,18 @@ class newest_in_pages : public row_queries {
   void check_counts(const char* function, Index batch) const {
     if (!laid_end_to_end()) {
       if (batch != sequences())
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": without query_offsets there is a row for each of the ", sequences(),
-                           " sequences, got ", batch));
+        throw_invalid(function, "without query_offsets there is a row for each of the ", sequences(),
+                      " sequences, got ", batch);
     } else {
       if (batch != 1 || offset_count() != sequences() + 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": query_offsets are sequences + 1 = ", sequences() + 1,
-                           " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch));
+        throw_invalid(function, "query_offsets are sequences + 1 = ", sequences() + 1,
+                      " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch);
       check_offsets_of(function, sequences());
     }
     for (Index s = 0; s < sequences(); ++s)
       if (count(s) > pages_.length(s))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": lengths include the new tokens: sequence ", s, " has a length of ",
-                           pages_.length(s), " and ", count(s), " new tokens"));
+        throw_invalid(function, "lengths include the new tokens: sequence ", s, " has a length of ",
+                      pages_.length(s), " and ", count(s), " new tokens");
   }
   Index sequences() const { return pages_.sequences(); }
   /// The position of the first new token of a sequence.
@@ -14803,9 +14706,8 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
   const auto of_table = table.coordinates();
   for (Index a = 0; a < table.axes(); ++a)
     if (!equal(of_table(row, a), coordinates[a]))
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: the table must be at the coordinates of ", token, ", row ", row,
-                         " is at ", of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]));
+      throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
+                    of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
 /// Checks a table for raw keys, whose rows are all tokens, row by row of the batch.
 ///
@@ -14814,15 +14716,13 @@ template <class Layout, class T, class Rows, class S>
 void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   if (!is_coordinate_table("attention", rows.axes(), table))
-    ROPE_THROW(std::invalid_argument,
-               message("attention: raw keys on ", rows.axes(),
-                       " axes are read by a table at cache.coordinates(), got one of positions"));
+    throw_invalid("attention", "raw keys on ", rows.axes(),
+                  " axes are read by a table at cache.coordinates(), got one of positions");
   std::int64_t size = 0;
   for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
   if (table.rows() != size)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: raw keys are read by a table at cache.coordinates(), which has ", size,
-                       " rows, got ", table.rows()));
+    throw_invalid("attention", "raw keys are read by a table at cache.coordinates(), which has ", size,
+                  " rows, got ", table.rows());
   check_rotation<Layout>("attention", q, placed, known_range{});
   Index row = 0;
   for (Index b = 0; b < rows.batch(); ++b)
@@ -14855,10 +14755,10 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
     for (Index a = 0; a < rows.axes(); ++a)
       if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
-        ROPE_THROW(std::invalid_argument,
-                   message("attention: a table of positions turns text, which is at one integer on all "
-                           "axes; give a table of coordinates for a query at ",
-                           at[0], " and ", at[a]));
+        throw_invalid("attention",
+                      "a table of positions turns text, which is at one integer on all axes; give a table of "
+                      "coordinates for a query at ",
+                      at[0], " and ", at[a]);
     const auto position = static_cast<std::int64_t>(at[0]);
     range.include(position);
     return position;
@@ -14877,9 +14777,8 @@ namespace detail {
 inline void check_cache_lists(const char* function, const attention_options& options) {
   const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
     if (!list.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
-                         " empty in the options, got length ", list.size()));
+      throw_invalid(function, "a cache knows the positions and counts of its tokens; leave ", name,
+                    " empty in the options, got length ", list.size());
   };
   demand_empty("query_positions", options.query_positions);
   demand_empty("key_positions", options.key_positions);
@@ -14888,9 +14787,8 @@ inline void check_cache_lists(const char* function, const attention_options& opt
   demand_empty("query_offsets", options.query_offsets);
   demand_empty("key_offsets", options.key_offsets);
   if (!equal(options.dropout, 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
-                       options.dropout));
+    throw_invalid(function, "dropout is for training; set it to 0 for attention to a cache, got ",
+                  options.dropout);
 }
 /// Rows [b, b + number) of a matrix of scores, [number, heads, queries, keys].
 template <class X>
@@ -14953,8 +14851,7 @@ class attended_call {
                out_.tokens);
     check_cache_lists("attention", options_);
     if (!rotates && raw())
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: this cache stores raw keys, give the layout and the table"));
+      throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
     for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
@@ -14981,9 +14878,8 @@ class attended_call {
                listed, k.tokens);
     const Index count = queries_.count(b);
     if (count > rows_.seen(b))
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: append the keys of the queries before they attend: ", count,
-                         " queries, ", rows_.seen(b), " cached tokens"));
+      throw_invalid("attention", "append the keys of the queries before they attend: ", count, " queries, ",
+                    rows_.seen(b), " cached tokens");
     if constexpr (requires { rows_.check_queries("attention", b, count); })
       if (count > 0) rows_.check_queries("attention", b, count);
   }
@@ -15349,9 +15245,8 @@ class cache_memory {
     check_shape(function, k_name, k, head_dim_ - first_new_channel());
     check_shape(function, v_name, v, value_dim_);
     if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", k_name, " and ", v_name, " must have the same tokens, got ",
-                         k.tokens, " and ", v.tokens));
+      throw_invalid(function, k_name, " and ", v_name, " must have the same tokens, got ", k.tokens, " and ",
+                    v.tokens);
     check_counts(function, counts, batch_, k.tokens);
   }
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
@@ -15412,9 +15307,8 @@ class cache_memory {
   void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
     check_view(function, x);
     if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
-                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
+                    shape_text(x));
     check_memory(function, x);
   }
   head_memory<T> memory_of(const char* owner, Index head_dim) const {
@@ -15425,12 +15319,11 @@ class cache_memory {
     Index size = Index(sizeof(T));
     for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
       if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
-                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
+        throw_invalid(owner, "extents must not be negative, got ",
+                      shape_text({batch_, slots_, heads_, head_dim}));
       // Strides are products of extents even where another one is zero.
       if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
-                                              head_dim, "] exceeds the address space"));
+        throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
       size *= (std::max)(extent, Index{1});
     }
     const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
@@ -15488,9 +15381,8 @@ using prompt_run = std::variant<text_run, vision_run>;
 inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
                                  double frame_step = 1) {
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merged_patches: merge must be positive and divide height and width, got ",
-                               merge, " for ", height, " and ", width));
+    detail::throw_invalid("merged_patches", "merge must be positive and divide height and width, got ", merge,
+                          " for ", height, " and ", width);
   return {frames, height / merge, width / merge, frame_step};
 }
 /// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
@@ -15501,9 +15393,8 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
 template <class Run = prompt_run>
 std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
   if (static_cast<Index>(text_tokens.size()) != video.frames)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
-                               video.frames, ", got ", text_tokens.size()));
+    detail::throw_invalid("frames_with_timestamps", "text_tokens must have one count per frame, ",
+                          video.frames, ", got ", text_tokens.size());
   std::vector<Run> runs;
   for (const Index tokens : text_tokens) {
     runs.push_back(text_run{tokens});
@@ -15553,34 +15444,29 @@ inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)(
 /// Throws:  std::length_error if they are too many
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > max_tokens_of_prompt - before)
-    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
-                                          " + ", tokens, " tokens"));
+    throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
   return before + tokens;
 }
 /// The number of tokens of a run.
 ///
 /// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
 inline Index tokens_of_run(const char* function, const text_run& text) {
-  if (text.tokens < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the tokens of a run must not be negative, got ", text.tokens));
+  if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
   return text.tokens;
 }
 inline Index tokens_of_run(const char* function, const vision_run& vision) {
   if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a run must not be negative, got [",
-                                              vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+    throw_invalid(function, "the extents of a run must not be negative, got ",
+                  shape_text({vision.frames, vision.height, vision.width}));
   if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
       !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                vision.frame_step, " for ", vision.frames, " frames"));
+    throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                  vision.frame_step, " for ", vision.frames, " frames");
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
     if (extent > 0 && tokens > max_tokens_of_prompt / extent)
-      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
-                                            vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+      throw_length(function, "a run exceeds the address space, got ",
+                   shape_text({vision.frames, vision.height, vision.width}));
     tokens *= extent;
   }
   return tokens;
@@ -15606,8 +15492,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   Index token = 0;
   for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(prompt.next)))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", prompt.next);
     if (const auto* text = std::get_if<text_run>(&run)) {
       for (Index t = 0; t < text->tokens; ++t) {
         const Scalar position = prompt.next + static_cast<Scalar>(t);
@@ -15746,10 +15631,9 @@ class token_coordinates {
     for (Index r = 0; r < given.rows(); ++r)
       for (Index a = 0; a < given.cols(); ++a)
         if (!detail::is_coordinate(given(r, a)))
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
-                                     "magnitude, got ",
-                                     given(r, a), " at row ", r, ", axis ", a));
+          detail::throw_invalid("token_coordinates",
+                                "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                                given(r, a), " at row ", r, ", axis ", a);
     number_array<double> numbers(given.rows(), given.cols());
     for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
     return numbers;
@@ -15920,17 +15804,15 @@ class axes_rows {
   std::span<const std::int64_t> next_positions(const char* function) const {
     for (const double largest : largest_)
       if (!equal(largest, std::floor(largest)))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the next position must be an integer, got one after a coordinate of ",
-                           largest, "; give coordinates, see next_coordinates"));
+        throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
+                      largest, "; give coordinates, see next_coordinates");
     return {next_.data(), next_.size()};
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
   number_array<double> next_coordinates(const char* function, Index tokens) const {
-    if (tokens < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
+    if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
     check_text(function, tokens);
     number_array<double> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
@@ -15943,8 +15825,7 @@ class axes_rows {
   void check_text(const char* function, Index tokens) const {
     for (const double largest : largest_)
       if (largest > limit - static_cast<double>(tokens))
-        ROPE_THROW(std::out_of_range,
-                   message(function, ": coordinates must be at most 2^53, got ", tokens, " after ", largest));
+        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", largest);
   }
   /// Appends new tokens to rows, which have size(b) each. Token t of row b is at coordinate(b, t, a) on axis
   /// a, which may be found from next_positions().
@@ -15991,9 +15872,8 @@ class axes_rows {
       for (Index i = first * axes_; i < last * axes_; ++i)
         if (delta < -integer_limit || delta > integer_limit || row(b)[i] > limit - by ||
             row(b)[i] < -limit - by)
-          ROPE_THROW(std::out_of_range,
-                     message(function, ": coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
-                             " and a delta of ", delta));
+          throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
+                             " and a delta of ", delta);
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
@@ -16025,8 +15905,8 @@ class axes_rows {
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
-      ROPE_THROW(std::length_error, message(owner, ": coordinates of ", axes, " axes for [", batch, ", ",
-                                            capacity, "] tokens exceed the address space"));
+      throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
+                   " tokens exceed the address space");
     return batch * capacity * axes;
   }
   /// The end of `rows` among those kept here: cache_rows counts one row in a batch without rows.
@@ -16067,8 +15947,7 @@ template <class Rows>
 std::vector<Index> checked_sources(const char* function, const row_list& from, const Rows& rows,
                                    Index batch) {
   if (from.size() != static_cast<std::size_t>(batch))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
+    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
   std::vector<Index> sources;
   for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from.given(b)));
   return sources;
@@ -16203,9 +16082,8 @@ class stored_tokens {
   void store_at(const char* function, const head_view<K>& k, const head_view<V>& v,
                 const token_coordinates& at, const row_counts& counts, const Threads& threads) {
     if (!on_axes())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a cache of positions takes no coordinates, make it with token_axes{",
-                         at.axes(), "}"));
+      throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
+                    at.axes(), "}");
     check_axes(function, coordinates_.axes(), at.axes());
     memory_.check_new(function, k, v, counts);
     const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
@@ -16240,10 +16118,8 @@ class stored_tokens {
     check_table<Layout>(owner, table);
     constexpr bool by_rows = std::is_same_v<Source, token_rows>;
     if (!by_rows && on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": a table of coordinates says where its tokens are, append them without "
-                         "positions"));
+      throw_invalid(function,
+                    "a table of coordinates says where its tokens are, append them without positions");
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     const auto norm = checked_norm(function, transform.norm, k);
     for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
@@ -16811,8 +16687,7 @@ class ring_rows {
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position in a sequence must not be negative, got ", position));
+      throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
   /// A ring has room for all tokens, at the positions that it gives them.
   template <class Source>
@@ -16866,11 +16741,10 @@ class ring_rows {
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
-        ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", seen(b), "], got ", size));
+        throw_out_of_range(function, "size must be in [0, ", seen(b), "], got ", size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
-        ROPE_THROW(std::out_of_range,
-                   message(function, ": tokens before ", oldest_[at(b)],
-                           " were overwritten and the window of token ", size, " needs them"));
+        throw_out_of_range(function, "tokens before ", oldest_[at(b)],
+                           " were overwritten and the window of token ", size, " needs them");
     }
   }
   void truncate(row_range rows, std::int64_t size) {
@@ -17167,19 +17041,15 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     compare("window", options.window, policy().window);
     compare("sinks", options.sinks, policy().sinks);
     if (!got.empty())
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function,
-                          ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
-                          "causal with window = ",
-                          policy().window, " and sinks = ", policy().sinks, ", got ", got.c_str()));
+      detail::throw_invalid(function,
+                            "leave causal, window and sinks at their defaults, the ring_cache has its own, "
+                            "causal with window = ",
+                            policy().window, " and sinks = ", policy().sinks, ", got ", got);
     if (options.bias || options.mask)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(
-                     function,
-                     ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
-                     "use a kv_cache, or leave it empty, got a ",
-                     options.bias ? "bias" : "mask"));
+      detail::throw_invalid(function,
+                            "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are "
+                            "which; use a kv_cache, or leave it empty, got a ",
+                            options.bias ? "bias" : "mask");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;
@@ -17191,10 +17061,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function, ": keys that the query at ", oldest, ", one of ", queries,
-                                 ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
-                                 " queries at a time"));
+      detail::throw_invalid(function, "keys that the query at ", oldest, ", one of ", queries,
+                            ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
+                            " queries at a time");
   }
  private:
   friend class cache_shape<ring_cache<T>>;
@@ -17258,14 +17127,12 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
                         const placed_table<S>& table) {
   if (cache.axes() == 0) return false;
   if (cache.storage() == key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": raw keys on ", cache.axes(),
-                       " axes are read by a table of all tokens, append and attend to them by hand"));
+    throw_invalid(function, "raw keys on ", cache.axes(),
+                  " axes are read by a table of all tokens, append and attend to them by hand");
   if (!is_coordinate_table(function, cache.axes(), table.table())) return false;
   if (chunk_of(cache, tokens) < tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
-                       " tokens at a time by a table of their coordinates, got ", tokens));
+    throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                  " tokens at a time by a table of their coordinates, got ", tokens);
   check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
@@ -17281,10 +17148,9 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
-                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
-                       cache.head_dim(), ", ", cache.value_dim(), "]"));
+    throw_invalid(function, "the cache must have [kv_heads, head_dim, value_dim] = ",
+                  shape_text({shape.kv_heads, shape.head_dim, shape.value_dim}), ", got ",
+                  shape_text({cache.kv_heads(), cache.head_dim(), cache.value_dim()}));
   check_counts(function, counts, cache.batch(), tokens);
   cache.rules(function, options);
   check_cache_lists(function, options);
@@ -17294,7 +17160,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
   if (table == nullptr) {
     if (cache.storage() == key_storage::raw)
-      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
+      throw_invalid(function, "this cache stores raw keys, give the table");
     return;
   }
   if constexpr (pair_layout<Layout>) {
@@ -17360,24 +17226,19 @@ class projected_context {
                  std::size_t segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function, ": the projected context must have [kv_heads, head_dim, value_dim] = [",
-                          shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_dim, "], got [", kv_heads(),
-                          ", ", head_dim(), ", ", value_dim(), "]"));
+      detail::throw_invalid(function, "the projected context must have [kv_heads, head_dim, value_dim] = ",
+                            detail::shape_text({shape.kv_heads, shape.head_dim, shape.value_dim}), ", got ",
+                            detail::shape_text({kv_heads(), head_dim(), value_dim()}));
     if (rotation_ != given)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function,
-                          ": queries and the projected context must rotate by one table and layout, got ",
-                          !rotation_.known ? "a table, and keys that are not rotated"
-                          : !given.known   ? "none, and keys that are rotated"
-                                           : "another one than that of its keys"));
+      detail::throw_invalid(function,
+                            "queries and the projected context must rotate by one table and layout, got ",
+                            !rotation_.known ? "a table, and keys that are not rotated"
+                            : !given.known   ? "none, and keys that are rotated"
+                                             : "another one than that of its keys");
     const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
     if (own != segments)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function, ": queries and keys must have the same segments, got ", segments,
-                                 " and ", own));
+      detail::throw_invalid(function, "queries and keys must have the same segments, got ", segments, " and ",
+                            own);
   }
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   detail::storage<T> keys_, values_;
@@ -17624,12 +17485,10 @@ namespace detail {
 /// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
 inline Index latent_width(Index latent_dim, Index rotary_dim) {
   if (latent_dim < 0 || rotary_dim < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("latent_cache: latent_dim and rotary_dim must not be negative, got ", latent_dim,
-                       " and ", rotary_dim));
+    throw_invalid("latent_cache", "latent_dim and rotary_dim must not be negative, got ", latent_dim, " and ",
+                  rotary_dim);
   if (latent_dim > (std::numeric_limits<Index>::max)() - rotary_dim)
-    ROPE_THROW(std::length_error, message("latent_cache: ", latent_dim, " + ", rotary_dim,
-                                          " channels exceed the address space"));
+    throw_length("latent_cache", "", latent_dim, " + ", rotary_dim, " channels exceed the address space");
   return latent_dim + rotary_dim;
 }
 /// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
@@ -17639,10 +17498,9 @@ template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
   if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the table must turn the ", rotary_dim, " channels from channel ",
-                       latent_dim, " on, which are the rotated part, got one of ", table.table().rotary_dim(),
-                       " channels from channel ", table.first_channel(), " on"));
+    throw_invalid(function, "the table must turn the ", rotary_dim, " channels from channel ", latent_dim,
+                  " on, which are the rotated part, got one of ", table.table().rotary_dim(),
+                  " channels from channel ", table.first_channel(), " on");
   return table;
 }
 template <class S>
@@ -17769,10 +17627,9 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   /// Throws:  std::invalid_argument if scale is 0
   attention_options rules(const char* function, const attention_options& options) const {
     if (detail::equal(options.scale, 0))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function,
-                                 ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, "
-                                 "which it does not know, got 0"));
+      detail::throw_invalid(function,
+                            "a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, which "
+                            "it does not know, got 0");
     return options;
   }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
@@ -17976,11 +17833,9 @@ class block_forward {
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
     if (!probabilities_.empty())
-      ROPE_THROW(
-          std::invalid_argument,
-          message(
-              "multi_head_attention: a call with a cache does not tell its probabilities, got memory for ",
-              probabilities_.size()));
+      throw_invalid("multi_head_attention",
+                    "a call with a cache does not tell its probabilities, got memory for ",
+                    probabilities_.size());
     const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
     const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
     normalize_if(pass_.q_norm(), q_all, q_all, threads);
@@ -18014,12 +17869,9 @@ class block_forward {
   void check_probabilities(Index batch, Index rows, Index keys) const {
     const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * (batch == 0 ? 0 : keys));
     if (!probabilities_.empty() && probabilities_.size() != size)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(
-              "multi_head_attention: probabilities must be empty or have length batch * heads * queries * "
-              "keys = ",
-              size, ", got ", probabilities_.size()));
+      throw_invalid("multi_head_attention",
+                    "probabilities must be empty or have length batch * heads * queries * keys = ", size,
+                    ", got ", probabilities_.size());
   }
   head_view<T> room_for(const head_view<T>& q) const {
     return pass_.template scratch_heads<scratch::attended>(q.batch * q.tokens, q.batch, q.heads,
@@ -18457,8 +18309,8 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     detail::check_same_shape<T>(function, x, d, "d");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
-      ROPE_THROW(std::invalid_argument, detail::message(function, ": d_weight must be empty or have length ",
-                                                        norm.weight.size(), ", got ", d_weight.size()));
+      detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
+                            d_weight.size());
     // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
     struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
@@ -18536,9 +18388,8 @@ class block_gradient {
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
-          ROPE_THROW(std::invalid_argument,
-                     message("multi_head_attention_gradient: self-attention has no context, got memory for ",
-                             rows, " of its tokens"));
+          throw_invalid("multi_head_attention_gradient", "self-attention has no context, got memory for ",
+                        rows, " of its tokens");
     check_call();
   }
   void run() {
@@ -18580,14 +18431,12 @@ class block_gradient {
   template <class Map, class Of>
   static void check_shape(const char* name, const Map& given, const Of& of) {
     if (given.size() > 0 && of.size() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient with respect to ", name,
-                         " must be empty, as ", name, " is, got [", given.rows(), ", ", given.cols(), "]"));
+      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
+                    " must be empty, as ", name, " is, got ", shape_text({given.rows(), given.cols()}));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      ROPE_THROW(
-          std::invalid_argument,
-          message("multi_head_attention_gradient: the gradient with respect to ", name, " must be empty or [",
-                  of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
+                    " must be empty or ", shape_text({of.rows(), of.cols()}), ", got ",
+                    shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
     pass_.check_call(x_, context_, d_out_);
@@ -18609,9 +18458,9 @@ class block_gradient {
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention_gradient: gradients with respect to "
-                                                "options are those of one segment, got ",
-                                                rotation_.segment_count()));
+      throw_invalid("multi_head_attention_gradient",
+                    "gradients with respect to options are those of one segment, got ",
+                    rotation_.segment_count());
   }
   /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
   static attention_options without_report(attention_options options) {
@@ -18856,15 +18705,13 @@ class rows_in_pages {
   attention_options rules(const char* function, const attention_options& options) const {
     if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
         !options.key_counts.empty() || !options.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": pages have lengths, and their tokens positions; the options must list nothing "
-                         "but query_offsets"));
+      throw_invalid(
+          function,
+          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
     if (!options.query_offsets.empty() && (options.bias || options.mask))
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": a bias or a mask has a row for each sequence; give the queries as [sequences, "
-                         "tokens], without query_offsets"));
+      throw_invalid(function,
+                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
+                    "without query_offsets");
     attention_options rest = options;
     rest.query_offsets = {};
     return rest;
@@ -18878,8 +18725,7 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
   const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
   const rows_in_pages<P> rows(pages, newest, q.batch);
   if (table == nullptr && pages.storage() == key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: these pages hold raw keys, give the layout and the table"));
+    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
 }
 }  // namespace detail
@@ -18960,9 +18806,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_memory(function, k, v);
   const auto check_shape = [&](const char* name, const auto& x, const stored_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be [", k.batch, ", ", k.tokens,
-                                                ", ", like.heads, ", ", like.head_dim, "], got [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, name, " must be ", shape_text({k.batch, k.tokens, like.heads, like.head_dim}),
+                    ", got ", shape_text(x));
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
@@ -19097,9 +18942,7 @@ void check_turned_pages(const char* function, const page_view<T>& pages, const p
 }
 inline void check_keys_are_rotated(const char* function, key_storage storage) {
   if (storage == key_storage::raw)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": raw keys have no angles, read them by other positions or tables instead"));
+    throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
 }
 /// A page with keys in it: the block of a sequence that it is, and how many keys.
 struct used_page {
@@ -19126,10 +18969,8 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
   });
   for (Index i = 1; i < count; ++i)
     if (used[i].page == used[i - 1].page && used[i].block != used[i - 1].block)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the keys of a page have one position each; page ", used[i].page,
-                  " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block));
+      throw_invalid(function, "the keys of a page have one position each; page ", used[i].page,
+                    " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block);
   for (Index i = 0; i < count; ++i)
     if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
 }
@@ -19182,12 +19023,12 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
   if (sequence < 0 || sequence >= pages.sequences())
-    ROPE_THROW(std::out_of_range, detail::message("shift_keys: sequence must be in [0, ", pages.sequences(),
-                                                  "), got ", sequence));
+    detail::throw_out_of_range("shift_keys", "sequence must be in [0, ", pages.sequences(), "), got ",
+                               sequence);
   const Index length = pages.length(sequence);
   if (first < 0 || count < 0 || first > length || count > length - first)
-    ROPE_THROW(std::out_of_range, detail::message("shift_keys: tokens must be in [0, ", length, "), got ",
-                                                  count, " from token ", first, " on"));
+    detail::throw_out_of_range("shift_keys", "tokens must be in [0, ", length, "), got ", count,
+                               " from token ", first, " on");
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
@@ -20749,26 +20590,14 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// The extents of a grid as a message shows them: "[8, 64, 32]".
-inline std::string shown_extents(const std::vector<Index>& extents) {
-  std::string text = "[";
-  for (const Index extent : extents) {
-    if (text.size() > 1) append(text, ", ");
-    append(text, extent);
-  }
-  append(text, "]");
-  return text;
-}
 /// The number of cells of a grid.
 ///
 /// Throws:  std::invalid_argument if there is no axis or an extent is negative; std::length_error if the
 ///          coordinates of all cells exceed the address space
 inline Index cells(const char* function, const std::vector<Index>& extents) {
-  if (extents.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
+  if (extents.empty()) throw_invalid(function, "give one extent per axis, got none");
   for (const Index extent : extents)
-    if (extent < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
+    if (extent < 0) throw_invalid(function, "an extent must not be negative, got ", extent);
   const Index most =
       (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
   for (const Index extent : extents)
@@ -20776,8 +20605,7 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
-      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space, got ",
-                                            shown_extents(extents).c_str()));
+      throw_length(function, "the grid exceeds the address space, got ", shape_text(extents));
     count *= extent;
   }
   return count;
@@ -20805,8 +20633,7 @@ number_array<double> column_of(const Eigen::DenseBase<Derived>& list) {
   return list.derived().template cast<double>();
 }
 inline void require_count(const char* function, Index count) {
-  if (count < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  if (count < 0) throw_invalid(function, "count must not be negative, got ", count);
 }
 }  // namespace detail
 /// The integer coordinates of a grid in row-major order, the last axis fastest.
@@ -20824,8 +20651,8 @@ template <class Integer = std::int64_t>
 owned_array<Integer> grid_positions(const std::vector<Index>& extents,
                                     const std::vector<std::int64_t>& first = {}) {
   if (!first.empty() && first.size() != extents.size())
-    ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
-                                                      extents.size(), ", got ", first.size()));
+    detail::throw_invalid("grid_positions", "first must be empty or one per axis, ", extents.size(), ", got ",
+                          first.size());
   if (detail::cells("grid_positions", extents) > 0)
     for (std::size_t a = 0; a < first.size(); ++a)
       detail::position_sum("grid_positions", first[a], extents[a] - 1);
@@ -20861,12 +20688,12 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
   if (extents.size() != table_extents.size())
-    ROPE_THROW(std::invalid_argument, detail::message("grid_ids: both grids must have the same axes, got ",
-                                                      extents.size(), " and ", table_extents.size()));
+    detail::throw_invalid("grid_ids", "both grids must have the same axes, got ", extents.size(), " and ",
+                          table_extents.size());
   for (std::size_t a = 0; a < extents.size(); ++a)
     if (extents[a] > table_extents[a])
-      ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
-                                                    table_extents[a], " cells, got ", extents[a]));
+      detail::throw_out_of_range("grid_ids", "axis ", a, " of the table has ", table_extents[a],
+                                 " cells, got ", extents[a]);
   detail::cells("grid_ids", table_extents);
   const number_array<std::int64_t> grid = detail::walk_grid<std::int64_t>(
       "grid_ids", extents, [](std::size_t /*axis*/, Index i) { return std::int64_t{i}; });
@@ -20951,9 +20778,8 @@ owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
   const auto [frames, height, width, base_height, base_width] = grid;
   if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
   if (base_height <= 0 || base_width <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
-                               " and ", base_width));
+    detail::throw_invalid("cogvideox_positions", "the base grid must be positive, got ", base_height, " and ",
+                          base_width);
   const auto h = static_cast<double>(height), w = static_cast<double>(width),
              max_h = static_cast<double>(base_height), max_w = static_cast<double>(base_width);
   const bool tall = h / w > max_h / max_w;
@@ -21031,9 +20857,7 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
   Runs with_ends = runs;  // with the token that ends each row of an image
   for (auto& run : with_ends)
     if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": an image must be one frame, got ", image->frames));
+      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
       if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
     }
   const Index tokens = tokens_of_prompt(function, with_ends);
@@ -21083,8 +20907,7 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 template <class Integer = std::int64_t>
 prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
   if (axes != 3 && axes != 4)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
+    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
   return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
 }
 }  // namespace ROPE_ABI
@@ -21169,8 +20992,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
   Scalar& next = walk.prompt.next;
   for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(next)))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position must be at most 2^53 in magnitude, got ", next));
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
     if (const auto* text = std::get_if<text_run>(&run)) {
       walk.add_sound(next, 0, text->tokens);
       next += static_cast<Scalar>(text->tokens);
@@ -21207,8 +21029,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
                                                  std::type_identity_t<Integer> start = 0,
                                                  std::int64_t chunk = 50) {
   if (chunk < 1 || chunk > (std::int64_t{1} << 53))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("qwen2_5_omni_positions: chunk must be from 1 to 2^53, got ", chunk));
+    detail::throw_invalid("qwen2_5_omni_positions", "chunk must be from 1 to 2^53, got ", chunk);
   return detail::walk_omni_prompt<Integer>(
       "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
         const Integer opened = walk.prompt.next, first = opened + 1;
@@ -21391,9 +21212,8 @@ template <distance_rule Rule>
 std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
                                         Index count) {
   if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
-                               count, " from ", first, " on"));
+    detail::throw_invalid("key_positions", "keys must be within [0, position] = [0, ", position, "], got ",
+                          count, " from ", first, " on");
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   for (Index j = 0; j < count; ++j)
     ids[static_cast<std::size_t>(j)] =
@@ -21408,9 +21228,7 @@ std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position,
 ///          bits; what the map throws
 template <class Map>
 std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
-  if (count < 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("mapped_positions: count must not be negative, got ", count));
+  if (count < 0) detail::throw_invalid("mapped_positions", "count must not be negative, got ", count);
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   // Unsigned: where g++ 12 sees the numbers, it warns of the overflow that was refused above.
@@ -21421,15 +21239,12 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
 }
 namespace detail {
 inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p)
-    ROPE_THROW(std::invalid_argument,
-               message(rule, ": a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k));
+  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
 }
 }  // namespace detail
 inline std::int64_t self_extend::key(std::int64_t k) const {
   if (group <= 0 || window <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("self_extend: group and window must be positive, got ",
-                                                      group, " and ", window));
+    detail::throw_invalid("self_extend", "group and window must be positive, got ", group, " and ", window);
   detail::check_distance("self_extend", k, k);
   return k / group;
 }
@@ -21443,8 +21258,7 @@ inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const 
   return p - k < window ? p - k : beyond;
 }
 inline std::int64_t rerope::key(std::int64_t k) const {
-  if (window <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("rerope: window must be positive, got ", window));
+  if (window <= 0) detail::throw_invalid("rerope", "window must be positive, got ", window);
   detail::check_distance("rerope", k, k);
   return 0;
 }
@@ -21455,13 +21269,11 @@ inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
 }
 inline std::int64_t dual_chunk::length() const {
   if (local_size <= 0 || local_size >= chunk_size)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
-                               chunk_size));
+    detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
+                          chunk_size);
   // The sum of two numbers up to chunk_size is then a position.
   if (chunk_size > std::int64_t{1} << 62)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
+    detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
   return chunk_size - local_size;
 }
 inline std::int64_t dual_chunk::key(std::int64_t k) const {
@@ -21489,8 +21301,7 @@ namespace detail {
 /// Throws:  std::length_error if an Index does not hold the sum
 inline Index added_rows(const char* function, Index rows, Index more) {
   if (more > (std::numeric_limits<Index>::max)() - rows)
-    ROPE_THROW(std::length_error,
-               message(function, ": ", rows, " + ", more, " rows exceed the address space"));
+    throw_length(function, rows, " + ", more, " rows exceed the address space");
   return rows + more;
 }
 }  // namespace detail
@@ -21502,8 +21313,8 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
   owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
   for (std::size_t r = 0; r < order.size(); ++r) {
     if (order[r] < 0 || order[r] >= coordinates.rows())
-      ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
-                                                    coordinates.rows(), "), got ", order[r]));
+      detail::throw_out_of_range("rows_in_order", "a row must be in [0, ", coordinates.rows(), "), got ",
+                                 order[r]);
     rows.row(static_cast<Index>(r)) = coordinates.derived().row(static_cast<Index>(order[r]));
   }
   return rows;
@@ -21524,14 +21335,11 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
   if (frames < 0 || height < 0 || width < 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spatial_merge_order: an extent must not be negative, got [", frames, ", ",
-                               height, ", ", width, "]"));
+    detail::throw_invalid("spatial_merge_order", "an extent must not be negative, got ",
+                          detail::shape_text({frames, height, width}));
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
-                        merge, " for ", height, " and ", width));
+    detail::throw_invalid("spatial_merge_order", "merge must be positive and divide height and width, got ",
+                          merge, " for ", height, " and ", width);
   std::vector<std::int64_t> order;
   if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
   for (Index t = 0; t < frames; ++t)
@@ -21552,9 +21360,8 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
   if (before < 0 || after < 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
+    detail::throw_invalid("with_unrotated_tokens", "counts must not be negative, got ", before, " and ",
+                          after);
   using scalar = typename Derived::Scalar;
   const char* const name = "with_unrotated_tokens";
   const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
@@ -21570,14 +21377,12 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 ///          exceed the address space
 template <class Part>
 owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
-  if (parts.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("stacked_rows: give coordinates, got none"));
+  if (parts.empty()) detail::throw_invalid("stacked_rows", "give coordinates, got none");
   Index rows = 0;
   for (const auto& part : parts) {
     if (part.cols() != parts.front().cols())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("stacked_rows: all parts must have the same axes, got ",
-                                 parts.front().cols(), " and ", part.cols()));
+      detail::throw_invalid("stacked_rows", "all parts must have the same axes, got ", parts.front().cols(),
+                            " and ", part.cols());
     rows = detail::added_rows("stacked_rows", rows, part.rows());
   }
   owned_array<typename Part::Scalar> all(rows, parts.front().cols());
@@ -21600,13 +21405,10 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
 /// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
 inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
   if (ranks <= 0 || rank < 0 || rank >= ranks)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("context_parallel_ids: rank must be in [0, ranks), got ", rank, " of ", ranks));
+    detail::throw_invalid("context_parallel_ids", "rank must be in [0, ranks), got ", rank, " of ", ranks);
   if (length < 0 || length % 2 != 0 || length / 2 % ranks != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("context_parallel_ids: the length must be a multiple of 2 * ranks, got ",
-                               length, " for ", ranks, " ranks"));
+    detail::throw_invalid("context_parallel_ids", "the length must be a multiple of 2 * ranks, got ", length,
+                          " for ", ranks, " ranks");
   const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
   std::vector<std::int64_t> ids;
   ids.reserve(static_cast<std::size_t>(2 * chunk));
@@ -21690,10 +21492,7 @@ auto checked_gradient(const char* function, const head_view<const X>& x, const h
   check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
-                       d_x.head_dim, "]"));
+    throw_invalid(function, "d_x must have the shape of x, ", shape_text(x), ", got ", shape_text(d_x));
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
   return turned_heads<X, G, typename Table::scalar, std::remove_const_t<decltype(source)>>{
@@ -21705,10 +21504,9 @@ auto checked_gradient(const char* function, const head_view<const X>& x, const h
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
   if (table.source() == table_source::entries)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the table must be made from frequencies, got one of given entries: use "
-                       "angle_gradient or table_gradient"));
+    throw_invalid(function,
+                  "the table must be made from frequencies, got one of given entries: use angle_gradient or "
+                  "table_gradient");
 }
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads>
@@ -21981,8 +21779,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
     using A = detail::arithmetic<T>;
     detail::check_view("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("hadamard_transform: head_dim must be a power of two, got ", x.head_dim));
+      detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
     detail::check_memory("hadamard_transform", x);
     const auto transform = [&](Index first, Index last) {
       struct transformed_head {};
@@ -22020,16 +21817,15 @@ namespace detail {
 template <class From, class To>
 number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": rotary_dim must be even, positive and at most head_dim = ", head_dim,
-                       ", got ", rotary_dim));
+    throw_invalid(function, "rotary_dim must be even, positive and at most head_dim = ", head_dim, ", got ",
+                  rotary_dim);
   const Index pairs = rotary_dim / 2;
   number_array<Index> order(rotary_dim, 1, -1);
   number_array<bool> taken(rotary_dim, 1, false);
   const auto move = [&](Index from, Index to) {
     if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
-      ROPE_THROW(std::invalid_argument, message(function, ": a layout must name every channel of [0, ",
-                                                rotary_dim, ") once, got ", from, " and ", to));
+      throw_invalid(function, "a layout must name every channel of [0, ", rotary_dim, ") once, got ", from,
+                    " and ", to);
     order(to) = from;
     taken(from) = true;
   };
@@ -22070,12 +21866,11 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
   if (heads <= 0 || rows.rows() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("permute_rows: heads must be positive and divide the ",
-                                                      rows.rows(), " rows, got ", heads));
+    detail::throw_invalid("permute_rows", "heads must be positive and divide the ", rows.rows(),
+                          " rows, got ", heads);
   const Index head_dim = rows.rows() / heads;
   if (first < 0 || first > head_dim)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("permute_rows: first must be in [0, head_dim = ", head_dim, "], got ", first));
+    detail::throw_invalid("permute_rows", "first must be in [0, head_dim = ", head_dim, "], got ", first);
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
   const auto permute = [&](Index first_column, Index last_column) {
@@ -22161,12 +21956,9 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 /// Throws:  std::invalid_argument unless channels is positive, and base finite and greater than 1;
 ///          std::length_error if the channels exceed the address space
 inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
-  if (channels <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("pope_frequencies: channels must be positive, got ", channels));
+  if (channels <= 0) detail::throw_invalid("pope_frequencies", "channels must be positive, got ", channels);
   if (channels > (std::numeric_limits<Index>::max)() / 2)
-    ROPE_THROW(std::length_error,
-               detail::message("pope_frequencies: ", channels, " channels exceed the address space"));
+    detail::throw_length("pope_frequencies", channels, " channels exceed the address space");
   return frequencies(2 * channels, base);
 }
 /// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
@@ -22190,16 +21982,15 @@ class pope_bias {
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
     if (heads_ == 0 || channels_ == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
-                                 ", ", channels_, "]"));
+      detail::throw_invalid("pope_bias", "bias must be [heads, channels] and not empty, got ",
+                            detail::shape_text({heads_, channels_}));
     const number_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
-          ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
-                                                            " at head ", h, ", channel ", i));
+          detail::throw_invalid("pope_bias", "a phase must be finite, got ", value, " at head ", h,
+                                ", channel ", i);
         turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
@@ -22229,13 +22020,11 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
               rest = x.head_dim - before - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
-    ROPE_THROW(std::invalid_argument,
-               message("pope: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
-                       " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
-                       out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
+    throw_invalid("pope", "out must be [batch, tokens, heads, head_dim + pairs] for ", pairs, " pairs of x ",
+                  shape_text(x), ", got ", shape_text(out));
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
-    ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
-                                              "], got [", bias->heads(), ", ", bias->channels(), "]"));
+    throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
+                  shape_text({bias->heads(), bias->channels()}));
   const table_view<S> rows = placed.table().view();
   parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
@@ -22339,12 +22128,10 @@ struct log_n_query_scaling {
   /// The factor of a query at `position`.
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
-                                 train_length));
+      detail::throw_invalid("log_n_query_scaling", "train_length must be finite and above 1, got ",
+                            train_length);
     if (position < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
+      detail::throw_invalid("log_n_query_scaling", "a position must not be negative, got ", position);
     const double seen = static_cast<double>(position) + 1;
     return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
   }
@@ -22368,18 +22155,14 @@ struct llama4_query_scaling {
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
         attention_scale < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
-                          "finite and not negative, got ",
-                          floor_scale, " and ", attention_scale));
+      detail::throw_invalid(
+          "llama4_query_scaling",
+          "floor_scale must be finite and positive and attention_scale finite and not negative, got ",
+          floor_scale, " and ", attention_scale);
     if (!detail::is_finite(offset) || offset < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("llama4_query_scaling: offset must be finite and not negative, got ", offset));
+      detail::throw_invalid("llama4_query_scaling", "offset must be finite and not negative, got ", offset);
     if (position < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
+      detail::throw_invalid("llama4_query_scaling", "a position must not be negative, got ", position);
     const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
     return detail::multiply_add(attention_scale, grown, 1.0);
   }
@@ -22417,8 +22200,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())
-      ROPE_THROW(std::out_of_range,
-                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
+      detail::throw_out_of_range("scale_queries", "a position must be below 2^63 - 1, as in every table");
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
     const auto scale = [&](Index first, Index last) {
@@ -22454,8 +22236,7 @@ template <class Layout, class T, rotation_table Table, class P>
 void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {
   if (static_cast<Index>(tables.size()) != x.heads)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
+    throw_invalid(function, "give one table per head, ", x.heads, ", got ", tables.size());
   const auto source = position_source(positions, x.tokens);
   for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
 }
@@ -22597,9 +22378,8 @@ class staged_tensor {
     const indices extents = extents_of(x);
     for (std::size_t i = 0; i < extents.size(); ++i)
       if (extents[i] != extents_[i])
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("staged: store(x) takes the extents of the tensor that was copied, got ",
-                                   extents[i], " for ", extents_[i], " on index ", i));
+        detail::throw_invalid("staged", "store(x) takes the extents of the tensor that was copied, got ",
+                              extents[i], " for ", extents_[i], " on index ", i);
     for_each_number<X>([&](Index here, Index there) { x.data()[there] = numbers_.data()[here]; });
   }
  private:
@@ -22696,8 +22476,7 @@ struct given_entries {
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
     if (!sum_is_position(first, rows))
-      ROPE_THROW(std::length_error,
-                 message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
+      throw_length(function, "the positions of ", rows, " rows from ", first, " on exceed int64");
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
@@ -22711,10 +22490,9 @@ struct given_entries {
         constexpr double largest = largest_radius<S>;
         if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
-          ROPE_THROW(std::invalid_argument,
-                     message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
-                             -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
-                             " and sin = ", s, " at row ", r, ", pair ", i));
+          throw_invalid(function, "an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
+                        -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
+                        " and sin = ", s, " at row ", r, ", pair ", i);
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
@@ -22742,9 +22520,8 @@ inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Der
 template <class Cos, class Sin>
 void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
   if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": cos and sin must have one shape, got [", cos.rows(), ", ", cos.cols(),
-                       "] and [", sin.rows(), ", ", sin.cols(), "]"));
+    throw_invalid(function, "cos and sin must have one shape, got ", shape_text({cos.rows(), cos.cols()}),
+                  " and ", shape_text({sin.rows(), sin.cols()}));
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -22773,11 +22550,9 @@ inline namespace ROPE_ABI {
 template <class Rates = owned_array<double, 1>>
 Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
+    detail::throw_invalid("xpos_rates", "rotary_dim must be even and positive, got ", rotary_dim);
   if (!detail::is_finite(gamma) || gamma <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
+    detail::throw_invalid("xpos_rates", "gamma must be finite and positive, got ", gamma);
   const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
   Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
@@ -22872,21 +22647,17 @@ class xpos {
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
     if (of.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: positions have one axis, got frequencies of ", of.axes(), " axes"));
+      detail::throw_invalid("xpos", "positions have one axis, got frequencies of ", of.axes(), " axes");
     if (!detail::is_finite(growth.center))
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: center must be finite, got ", growth.center));
+      detail::throw_invalid("xpos", "center must be finite, got ", growth.center);
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
+      detail::throw_invalid("xpos", "scale_base must be finite and positive, got ", growth.scale_base);
     if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
-                                                        ", got ", growth.rates.size()));
+      detail::throw_invalid("xpos", "rates must be [pairs] = ", of.pairs(), ", got ", growth.rates.size());
     for (Index i = 0; i < growth.rates.size(); ++i)
       if (!detail::is_finite(growth.rates(i)))
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("xpos: a rate must be finite, got ", growth.rates(i), " at pair ", i));
+        detail::throw_invalid("xpos", "a rate must be finite, got ", growth.rates(i), " at pair ", i);
     return growth;
   }
   /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
@@ -22898,12 +22669,10 @@ class xpos {
         const double exponent =
             growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
         if (!((std::abs)(exponent) <= limit))
-          ROPE_THROW(
-              std::invalid_argument,
-              detail::message("xpos: the growth exp(", exponent, ") of pair ", i, " at position ", position,
-                              " leaves the range of the table's entries, exp(+-", limit,
-                              "); move the center ", growth.center,
-                              " to the middle of the positions, or raise scale_base ", growth.scale_base));
+          detail::throw_invalid("xpos", "the growth exp(", exponent, ") of pair ", i, " at position ",
+                                position, " leaves the range of the table's entries, exp(+-", limit,
+                                "); move the center ", growth.center,
+                                " to the middle of the positions, or raise scale_base ", growth.scale_base);
       }
   }
   template <std::integral First, std::integral Last>
@@ -23016,20 +22785,17 @@ inline namespace ROPE_ABI {
 ///          frequency is kept
 inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
   if (schedule.axes() != 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_frequencies: frequencies must have one axis, got ", schedule.axes()));
+    detail::throw_invalid("fourier_frequencies", "frequencies must have one axis, got ", schedule.axes());
   if (!detail::is_finite(max_position) || max_position <= 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
+    detail::throw_invalid("fourier_frequencies", "max_position must be finite and positive, got ",
+                          max_position);
   std::vector<double> kept;
   for (Index i = 0; i < schedule.pairs(); ++i)
     if (schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position)
       kept.push_back(schedule.inv_freq(i, 0));
   if (kept.empty())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
-                               max_position));
+    detail::throw_invalid("fourier_frequencies",
+                          "no pair completes a turn within max_position = ", max_position);
   number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
   std::copy(kept.begin(), kept.end(), inv_freq.data());
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -23067,10 +22833,9 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const Index count = kept.pairs(), mixed = to_cos.cols();
   detail::check_same_shape("fourier_table", to_cos, to_sin);
   if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
-                               ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
-                               to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
+    detail::throw_invalid("fourier_table", "mixtures must be [kept, mixed] = [", count,
+                          ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got ",
+                          detail::shape_text({to_cos.rows(), mixed}), " and ", kept.axes(), " axes");
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
@@ -23129,22 +22894,19 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
   const bool twice = form != table_form::half_width;
   const Index pairs = twice ? x.cols() / 2 : x.cols();
   if (pairs == 0 || (twice && x.cols() % 2 != 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must be [rows, ", twice ? "2 * pairs" : "pairs",
-                       "] with pairs > 0, got [", x.rows(), ", ", x.cols(), "]"));
+    throw_invalid(function, name, " must be [rows, ", twice ? "2 * pairs" : "pairs", "] with pairs > 0, got ",
+                  shape_text({x.rows(), x.cols()}));
   for (Index r = 0; r < x.rows(); ++r)
     for (Index c = 0; c < x.cols(); ++c) {
       const auto value = static_cast<double>(x(r, c));
       if (!is_finite(value))
-        ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be finite, got ", value,
-                                                  " at row ", r, ", column ", c));
+        throw_invalid(function, name, " must be finite, got ", value, " at row ", r, ", column ", c);
       const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
       const Index copy = form == table_form::repeated ? 2 * pair : pair;
       if (!detail::equal(value, static_cast<double>(x(r, copy))))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the two copies of ", name, " must agree in the ",
-                           form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
-                           static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair));
+        throw_invalid(function, "the two copies of ", name, " must agree in the ",
+                      form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
+                      static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair);
     }
   return pairs;
 }
@@ -23152,8 +22914,8 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
-                                              angle, " at row ", r, ", column ", i));
+    throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
+                  i);
   return angle;
 }
 /// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
@@ -23177,10 +22939,9 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i)
       if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                           ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ",
-                           square(r, i), " at row ", r, ", pair ", i));
+        throw_invalid(function, "cos^2 + sin^2 must be one m^2 for every pair, here ", common,
+                      ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ", square(r, i),
+                      " at row ", r, ", pair ", i);
   return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 }  // namespace detail
@@ -23243,10 +23004,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   const owned_array<typename Ranges::Scalar, 1> factors = ranges;
   const Index count = factors.size(), pairs = radians.cols() * count;
   if (pairs == 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
-                        radians.rows(), ", ", radians.cols(), "] and ", count));
+    detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
+                          detail::shape_text({radians.rows(), radians.cols()}), " and ", count);
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
   return detail::given_entries::table<S>(
@@ -23415,9 +23174,8 @@ class row_maker {
   void write(Position position, std::span<S> row) const {
     const std::int64_t at = detail::checked_position("row_maker::write", position);
     if (axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("row_maker::write: a position needs frequencies of one axis, got ", axes(),
-                                 " axes: give coordinates [rows, axes]"));
+      detail::throw_invalid("row_maker::write", "a position needs frequencies of one axis, got ", axes(),
+                            " axes: give coordinates [rows, axes]");
     check_entries(1, row);
     write_row([at](Index /*a*/) { return at; }, row.data());
   }
@@ -23426,14 +23184,12 @@ class row_maker {
   ///
   /// Throws:  std::invalid_argument if rows is negative; std::length_error if they exceed the address space
   std::size_t memory_size(Index rows) const {
-    if (rows < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("row_maker::memory_size: rows must not be negative, got ", rows));
+    if (rows < 0) detail::throw_invalid("row_maker::memory_size", "rows must not be negative, got ", rows);
     const auto row = static_cast<std::size_t>(rotary_dim()) * sizeof(S) +
                      static_cast<std::size_t>(axes()) * sizeof(double) + 1;
     if (static_cast<std::size_t>(rows) > ((std::numeric_limits<std::size_t>::max)() / 2 - 8) / row)
-      ROPE_THROW(std::length_error, detail::message("row_maker::memory_size: ", rows, " rows of ", pairs(),
-                                                    " pairs exceed the address space"));
+      detail::throw_length("row_maker::memory_size", "", rows, " rows of ", pairs(),
+                           " pairs exceed the address space");
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;
   }
   /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
@@ -23451,9 +23207,9 @@ class row_maker {
     const Index rows = coordinates.rows();
     const std::size_t size = memory_size(rows);
     if (memory.size() < size)
-      ROPE_THROW(std::invalid_argument, detail::message("row_maker::table: the memory of ", rows,
-                                                        " rows must have at least memory_size(", rows,
-                                                        ") = ", size, " bytes, got ", memory.size()));
+      detail::throw_invalid("row_maker::table", "the memory of ", rows,
+                            " rows must have at least memory_size(", rows, ") = ", size, " bytes, got ",
+                            memory.size());
     // 2 * pairs entries of S are a multiple of 8 bytes, so what follows them is aligned as they are.
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     void* begin = memory.data() + (0 - address) % alignof(double);
@@ -23477,9 +23233,8 @@ class row_maker {
   void check_entries(Index rows, std::span<S> given) const {
     const std::uint64_t entries = static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(rotary_dim());
     if (given.size() != entries)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("row_maker::write: ", rows, " rows of ", pairs(), " pairs have ", entries,
-                                 " entries, got memory of ", given.size()));
+      detail::throw_invalid("row_maker::write", "", rows, " rows of ", pairs(), " pairs have ", entries,
+                            " entries, got memory of ", given.size());
   }
   template <class Row>
   void write_row(const Row& coordinates, S* cos) const {

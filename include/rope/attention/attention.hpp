@@ -76,9 +76,9 @@ void check_output(const head_view<const C>& k, const head_view<const C>& v, cons
   const head_view<const T> written = out;
   for (const bool shares : {share_memory(k, written), share_memory(v, written)})
     if (shares)
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: out must not share memory with k or v, which are read after out is "
-                         "written; give out memory of its own, or that of q"));
+      throw_invalid("attention",
+                    "out must not share memory with k or v, which are read after out is written; give out "
+                    "memory of its own, or that of q");
 }
 
 /// Whether something else than options comes behind out, which is the last view, and the tables.

@@ -214,9 +214,8 @@ inline Index span_of(const score_view<float>& bias) {
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient with respect to sink_logits must have their length, ",
-                       options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
+    throw_invalid(function, "the gradient with respect to sink_logits must have their length, ",
+                  options.sink_logits.size(), ", got ", by_options.sink_logits.size());
   if (by_options.bias.empty()) return;
   const score_view<float>& bias = options.bias;
   for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
@@ -224,14 +223,11 @@ inline void check_option_gradients(const char* function, const option_gradients&
                                        {bias.queries, bias.query_stride},
                                        {bias.keys, bias.key_stride}})
     if (extent > 1 && stride < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the gradient with respect to bias needs strides that are not negative, got ",
-                  stride));
+      throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
+                    stride);
   if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient with respect to bias must have one number per entry, ",
-                       span_of(bias), ", got ", by_options.bias.size()));
+    throw_invalid(function, "the gradient with respect to bias must have one number per entry, ",
+                  span_of(bias), ", got ", by_options.bias.size());
 }
 
 /// Everything that can be wrong with a call, found before anything is written.

@@ -58,16 +58,13 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   detail::check_memory("merge_attention", out_a, out_b);
   if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
       out_a.head_dim != out_b.head_dim)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("merge_attention: the outputs must have the same shape, got [", out_a.batch, ", ",
-                        out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch, ", ",
-                        out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
+    detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
+                          detail::shape_text(out_a), " and ", detail::shape_text(out_b));
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
   if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merge_attention: a log-sum-exp must have length batch * queries * heads = ",
-                               count, ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
+    detail::throw_invalid("merge_attention",
+                          "a log-sum-exp must have length batch * queries * heads = ", count, ", got ",
+                          log_sum_exp_a.size(), " and ", log_sum_exp_b.size());
 
   using A = detail::arithmetic<T>;
   const auto merge = [&](Index first, Index last) {

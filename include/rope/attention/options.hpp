@@ -109,10 +109,8 @@ inline void require_length(const char* function, const char* name, std::size_t g
                            Index or_else) {
   if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
   if (allowed == or_else)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
-  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
-                                            " or ", or_else, ", got ", got));
+    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
 }
 
 template <class X>
@@ -121,10 +119,9 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
   const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
   if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
              fits(x.keys, shape.keys)))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
-                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
-                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
+                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
+                  shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
 
 inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
@@ -132,8 +129,7 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
   require_length(function, name, counts.size(), batch, batch);
   for (const std::int64_t count : counts)
     if (count < 0 || count > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
 }
 
 /// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
@@ -146,18 +142,17 @@ inline void check_alignment(const char* function, const attention_options& optio
                             const attention_shape& shape, bool rotates) {
   if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
   if (!options.query_counts.empty() && options.key_counts.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": query_counts need key_counts, or query_positions: the last query of a row is "
-                       "aligned with its last key, got ",
-                       options.query_counts.size(), " counts of queries and none of keys"));
+    throw_invalid(function,
+                  "query_counts need key_counts, or query_positions: the last query of a row is aligned with "
+                  "its last key, got ",
+                  options.query_counts.size(), " counts of queries and none of keys");
   for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
     const std::int64_t keys = options.key_counts[b],
                        queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
     if (keys > 0 && queries > keys)
-      ROPE_THROW(std::invalid_argument, message(function, ": row ", b, " has ", queries, " queries and ",
-                                                keys, " keys, so its first query would be at position ",
-                                                keys - queries, "; give query_counts, or query_positions"));
+      throw_invalid(function, "row ", b, " has ", queries, " queries and ", keys,
+                    " keys, so its first query would be at position ", keys - queries,
+                    "; give query_counts, or query_positions");
   }
 }
 
@@ -173,34 +168,27 @@ void check_magnitudes(const char* function, const attention_options& options, In
   constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
   for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
-                         "], got ", options.scale, " and ", options.softcap));
+      throw_invalid(function, "scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
+                    "], got ", options.scale, " and ", options.softcap);
   const double scale = !detail::equal(options.scale, 0)
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
                room = std::sqrt(smallest);
   if (!detail::equal(options.softcap, 0) &&
       (scale < room * options.softcap || scale > options.softcap / room))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2,
-                       "], got ", scale, " / ", options.softcap));
+    throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
+                  scale, " / ", options.softcap);
 }
 
 /// Every number in the options that is out of its range.
 inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": scale must be finite and softcap finite and not negative, got ",
-                       options.scale, " and ", options.softcap));
-  if (options.window < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": window must not be negative, got ", options.window));
-  if (options.sinks < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
+    throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
+                  " and ", options.softcap);
+  if (options.window < 0) throw_invalid(function, "window must not be negative, got ", options.window);
+  if (options.sinks < 0) throw_invalid(function, "sinks must not be negative, got ", options.sinks);
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout must be in [0, 1), got ", options.dropout));
+    throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
 
 /// Every list and view in the options that does not fit the call.
@@ -209,8 +197,7 @@ inline void check_lists(const char* function, const attention_options& options,
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
+      throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
   require_length(function, "query_positions", options.query_positions.size(), shape.queries,
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,
@@ -228,22 +215,20 @@ inline void check_segments(const char* function, const attention_options& option
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
     if (!options.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need as many query_offsets, got ",
-                                                options.key_offsets.size(), " and none"));
+      throw_invalid(function, "key_offsets need as many query_offsets, got ", options.key_offsets.size(),
+                    " and none");
     return;
   }
   const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
   if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
       !options.query_positions.empty() || !options.key_positions.empty())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
-                       "got a batch of ",
-                       shape.batch));
+    throw_invalid(
+        function,
+        "query_offsets are for a batch of 1 without positions, query_counts and key_counts, got a batch of ",
+        shape.batch);
   if (key_offsets.size() != options.query_offsets.size())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": query_offsets and key_offsets must have the same length, got ",
-                       options.query_offsets.size(), " and ", key_offsets.size()));
+    throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
+                  options.query_offsets.size(), " and ", key_offsets.size());
   const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
     check_offsets(function, name, static_cast<Index>(list.size()), tokens,
                   [&](Index s) { return list[static_cast<std::size_t>(s)]; });

@@ -48,24 +48,20 @@ void check_products(const char* function, product_precision products, Index head
   if (products == product_precision::full) return;
   if (products == product_precision::integers) {
     if (!is_quantized<C>)
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": products of integers need quantized keys and values; set products to "
-                         "product_precision::full"));
+      throw_invalid(
+          function,
+          "products of integers need quantized keys and values; set products to product_precision::full");
     if (rotates)
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": products of integers need keys that were turned before they were quantized; set "
-                         "products to product_precision::full"));
+      throw_invalid(function,
+                    "products of integers need keys that were turned before they were quantized; set "
+                    "products to product_precision::full");
     if (head_dim > max_integer_products)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": products of integers need a head_dim of at most ", max_integer_products,
-                         ", got ", head_dim));
+      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
+                    ", got ", head_dim);
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": products in bfloat16 need queries, keys, values and outputs of bfloat16; "
-                       "set products to product_precision::full"));
+    throw_invalid(function,
+                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
+                  "product_precision::full");
 }
 
 }  // namespace detail

@@ -61,11 +61,11 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
-                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
+    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
+                          detail::shape_text({batch, heads, queries, keys}));
   if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
-                                                  keys, "] exceeds the address space"));
+    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
+                         " exceeds the address space");
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 
@@ -122,9 +122,9 @@ auto score_matrix(const X& x) {
       }
     }
     if (view.data == nullptr)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("score_matrix: the matrix must have entries, got [", view.queries, ", ",
-                                 view.keys, "]; leave the option out where there is no matrix"));
+      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
+                            detail::shape_text({view.queries, view.keys}),
+                            "; leave the option out where there is no matrix");
     return view;
   }
 }

@@ -73,10 +73,8 @@ void check_tape(const char* function, const attention_tape<T>& x) {
                          Index head_dim) {
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
         view.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
-                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
-                         view.head_dim, "]"));
+      throw_invalid(function, name, " must be ", shape_text({like.batch, like.tokens, like.heads, head_dim}),
+                    ", got ", shape_text(view));
   };
   match("v", x.v, x.k, x.v.head_dim);
   match("out", x.out, x.q, x.v.head_dim);

@@ -122,13 +122,12 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
   if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
-    ROPE_THROW(std::length_error, message("attention_weights: weights [", q.batch, ", ", q.heads, ", ",
-                                          q.tokens, ", ", k.tokens, "] exceed the address space"));
+    throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
+                 " exceed the address space");
   const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
   if (size != count)
-    ROPE_THROW(std::invalid_argument,
-               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
-                       ", got ", size));
+    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
+                  ", got ", size);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
   return checked_attention<T, T>(q, k, v, out, options, rotates);

@@ -56,8 +56,7 @@ struct integer_list {
   /// The same list, if it is a vector.
   const integer_list& as_vector(const char* name) const {
     if (rows > 1)
-      ROPE_THROW(std::invalid_argument,
-                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
     return *this;
   }
 };

@@ -33,8 +33,7 @@ constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
 /// Throws:  std::out_of_range unless the sum is a position
 inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
   if (!sum_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
   return a + b;
 }
 
@@ -43,8 +42,7 @@ inline std::int64_t position_sum(const char* function, std::int64_t a, std::int6
 /// Throws:  std::out_of_range unless the difference is a position
 inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
   if (!difference_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>    // std::snprintf
 #include <cstdlib>   // std::strtod
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -33,6 +34,8 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
+  /// \param text  outlives the part
+  message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
@@ -85,12 +88,43 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 
-/// Refuses two numbers unless the rule holds, whose text names both in this order.
+/// Extents as messages show them: "[2, 16, 8, 128]".
+inline std::string shape_text(std::span<const Index> extents) {
+  std::string text;
+  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  return text + "]";
+}
+inline std::string shape_text(std::initializer_list<Index> extents) {
+  return shape_text(std::span(extents.begin(), extents.size()));
+}
+/// The extents of a view.
+template <class View>
+requires requires(const View& x) { x.head_dim; }
+std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
+
+/// Reports an argument of `function` that breaks a rule: the parts are the rule and the value.
+///
+/// Throws:  std::invalid_argument
+template <class... Parts>
+[[noreturn]] void throw_invalid(const char* function, Parts... parts) {
+  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws:  std::out_of_range
+template <class... Parts>
+[[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
+  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+}
+/// Throws:  std::length_error
+template <class... Parts>
+[[noreturn]] void throw_length(const char* function, Parts... parts) {
+  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+}
+
+/// Throws unless the rule holds, whose text names both numbers in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
-  if (!holds)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
+  if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
 
 }  // namespace detail

@@ -169,8 +169,8 @@ class number_array {
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
     if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("number_array: [", rows, ", ", columns,
-                                                    "] must not be negative nor exceed the address space"));
+      detail::throw_length("number_array", detail::shape_text({rows, columns}),
+                           " must not be negative nor exceed the address space");
     return static_cast<std::size_t>(rows * columns);
   }
 

@@ -81,9 +81,8 @@ class block_gradient {
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
-          ROPE_THROW(std::invalid_argument,
-                     message("multi_head_attention_gradient: self-attention has no context, got memory for ",
-                             rows, " of its tokens"));
+          throw_invalid("multi_head_attention_gradient", "self-attention has no context, got memory for ",
+                        rows, " of its tokens");
     check_call();
   }
 
@@ -130,14 +129,12 @@ class block_gradient {
   template <class Map, class Of>
   static void check_shape(const char* name, const Map& given, const Of& of) {
     if (given.size() > 0 && of.size() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient with respect to ", name,
-                         " must be empty, as ", name, " is, got [", given.rows(), ", ", given.cols(), "]"));
+      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
+                    " must be empty, as ", name, " is, got ", shape_text({given.rows(), given.cols()}));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      ROPE_THROW(
-          std::invalid_argument,
-          message("multi_head_attention_gradient: the gradient with respect to ", name, " must be empty or [",
-                  of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
+                    " must be empty or ", shape_text({of.rows(), of.cols()}), ", got ",
+                    shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
     pass_.check_call(x_, context_, d_out_);
@@ -159,9 +156,9 @@ class block_gradient {
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention_gradient: gradients with respect to "
-                                                "options are those of one segment, got ",
-                                                rotation_.segment_count()));
+      throw_invalid("multi_head_attention_gradient",
+                    "gradients with respect to options are those of one segment, got ",
+                    rotation_.segment_count());
   }
 
   /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.

@@ -68,24 +68,19 @@ class projected_context {
                  std::size_t segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function, ": the projected context must have [kv_heads, head_dim, value_dim] = [",
-                          shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_dim, "], got [", kv_heads(),
-                          ", ", head_dim(), ", ", value_dim(), "]"));
+      detail::throw_invalid(function, "the projected context must have [kv_heads, head_dim, value_dim] = ",
+                            detail::shape_text({shape.kv_heads, shape.head_dim, shape.value_dim}), ", got ",
+                            detail::shape_text({kv_heads(), head_dim(), value_dim()}));
     if (rotation_ != given)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function,
-                          ": queries and the projected context must rotate by one table and layout, got ",
-                          !rotation_.known ? "a table, and keys that are not rotated"
-                          : !given.known   ? "none, and keys that are rotated"
-                                           : "another one than that of its keys"));
+      detail::throw_invalid(function,
+                            "queries and the projected context must rotate by one table and layout, got ",
+                            !rotation_.known ? "a table, and keys that are not rotated"
+                            : !given.known   ? "none, and keys that are rotated"
+                                             : "another one than that of its keys");
     const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
     if (own != segments)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function, ": queries and keys must have the same segments, got ", segments,
-                                 " and ", own));
+      detail::throw_invalid(function, "queries and keys must have the same segments, got ", segments, " and ",
+                            own);
   }
 
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;

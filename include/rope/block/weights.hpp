@@ -74,11 +74,9 @@ struct projection {
                   "[in_features, out_features] give w.transpose(), and copy others to a row-major matrix");
     if constexpr (detail::row_major_matrix<W>) {
       if (w.rows() > 1 && w.outerStride() != w.cols())
-        ROPE_THROW(
-            std::invalid_argument,
-            detail::message("projection: the rows of a weight must lie next to each other, got a stride "
-                            "of ",
-                            w.outerStride(), " for ", w.cols(), " columns; copy the block first"));
+        detail::throw_invalid("projection",
+                              "the rows of a weight must lie next to each other, got a stride of ",
+                              w.outerStride(), " for ", w.cols(), " columns; copy the block first");
       return w.data();
     } else {
       return nullptr;
@@ -153,9 +151,8 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("multi_head_attention: heads must be given in the options, got 0 for ",
-                       weights.q.weight.rows(), " rows of the q weight"));
+    throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ",
+                  weights.q.weight.rows(), " rows of the q weight");
   demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
          heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
@@ -185,10 +182,9 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
          "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
-    ROPE_THROW(std::invalid_argument,
-               message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
-                       "finite, got ",
-                       options.norm_epsilon, " and ", options.norm_offset));
+    throw_invalid("multi_head_attention",
+                  "norm_epsilon must be finite and not negative, norm_offset finite, got ",
+                  options.norm_epsilon, " and ", options.norm_offset);
   return {weights.q.weight.cols(),
           weights.k.weight.cols(),
           weights.o.weight.rows(),

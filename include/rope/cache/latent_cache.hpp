@@ -30,12 +30,10 @@ namespace detail {
 /// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
 inline Index latent_width(Index latent_dim, Index rotary_dim) {
   if (latent_dim < 0 || rotary_dim < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("latent_cache: latent_dim and rotary_dim must not be negative, got ", latent_dim,
-                       " and ", rotary_dim));
+    throw_invalid("latent_cache", "latent_dim and rotary_dim must not be negative, got ", latent_dim, " and ",
+                  rotary_dim);
   if (latent_dim > (std::numeric_limits<Index>::max)() - rotary_dim)
-    ROPE_THROW(std::length_error, message("latent_cache: ", latent_dim, " + ", rotary_dim,
-                                          " channels exceed the address space"));
+    throw_length("latent_cache", "", latent_dim, " + ", rotary_dim, " channels exceed the address space");
   return latent_dim + rotary_dim;
 }
 
@@ -46,10 +44,9 @@ template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
   if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the table must turn the ", rotary_dim, " channels from channel ",
-                       latent_dim, " on, which are the rotated part, got one of ", table.table().rotary_dim(),
-                       " channels from channel ", table.first_channel(), " on"));
+    throw_invalid(function, "the table must turn the ", rotary_dim, " channels from channel ", latent_dim,
+                  " on, which are the rotated part, got one of ", table.table().rotary_dim(),
+                  " channels from channel ", table.first_channel(), " on");
   return table;
 }
 template <class S>
@@ -182,10 +179,9 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   /// Throws:  std::invalid_argument if scale is 0
   attention_options rules(const char* function, const attention_options& options) const {
     if (detail::equal(options.scale, 0))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function,
-                                 ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, "
-                                 "which it does not know, got 0"));
+      detail::throw_invalid(function,
+                            "a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, which "
+                            "it does not know, got 0");
     return options;
   }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);

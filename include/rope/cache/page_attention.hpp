@@ -57,15 +57,13 @@ class rows_in_pages {
   attention_options rules(const char* function, const attention_options& options) const {
     if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
         !options.key_counts.empty() || !options.key_offsets.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": pages have lengths, and their tokens positions; the options must list nothing "
-                         "but query_offsets"));
+      throw_invalid(
+          function,
+          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
     if (!options.query_offsets.empty() && (options.bias || options.mask))
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": a bias or a mask has a row for each sequence; give the queries as [sequences, "
-                         "tokens], without query_offsets"));
+      throw_invalid(function,
+                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
+                    "without query_offsets");
     attention_options rest = options;
     rest.query_offsets = {};
     return rest;
@@ -81,8 +79,7 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
   const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
   const rows_in_pages<P> rows(pages, newest, q.batch);
   if (table == nullptr && pages.storage() == key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: these pages hold raw keys, give the layout and the table"));
+    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
 }
 

@@ -64,9 +64,9 @@ class page_view {
     const auto list = detail::list_of(blocks);
     if (sequences() == 0 ? list.size() != 0
                          : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("page_view: blocks must be [sequences, blocks] for the ", sequences(),
-                                 " sequences that have lengths, got [", list.rows, ", ", list.columns, "]"));
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
     blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
@@ -103,15 +103,13 @@ class page_view {
       // Not blocks * page_size, which may overflow.
       const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
       if (tokens < 0 || used > blocks_of_a_sequence_)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
-                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
-                                   lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s));
+        detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
+                              blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
+                              lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s);
       for (Index block = 0; block < used; ++block)
         if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
-          ROPE_THROW(std::out_of_range,
-                     detail::message(function, ": block ", block, " of sequence ", s,
-                                     " must be a page in [0, ", memory_.keys.batch, "), got ", page));
+          detail::throw_out_of_range(function, "block ", block, " of sequence ", s, " must be a page in [0, ",
+                                     memory_.keys.batch, "), got ", page);
     }
   }
 
@@ -121,13 +119,11 @@ class page_view {
     detail::check_stored("page_view", k);
     detail::check_stored("page_view", v);
     if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("page_view: keys and values must have the same pages, page_size and heads, got [",
-                          k.batch, ", ", k.tokens, ", ", k.heads, "] and [", v.batch, ", ", v.tokens, ", ",
-                          v.heads, "]"));
-    if (k.tokens == 0)
-      ROPE_THROW(std::invalid_argument, detail::message("page_view: a page must hold a token, got 0"));
+      detail::throw_invalid("page_view",
+                            "keys and values must have the same pages, page_size and heads, got ",
+                            detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
+                            detail::shape_text({v.batch, v.tokens, v.heads}));
+    if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
   }
 
   pool memory_;
@@ -167,9 +163,8 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
       const Index page = pages.blocks().page(s, block);
       const Index* at = std::lower_bound(changed, changed + written, page);
       if (at != changed + written && *at == page && ++seen[at - changed] > 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a page that is written must belong to one sequence; page ", page,
-                           " stands in the table twice, give sequence ", s, " a copy"));
+        throw_invalid(function, "a page that is written must belong to one sequence; page ", page,
+                      " stands in the table twice, give sequence ", s, " a copy");
     }
 }
 

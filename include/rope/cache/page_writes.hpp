@@ -41,9 +41,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_memory(function, k, v);
   const auto check_shape = [&](const char* name, const auto& x, const stored_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be [", k.batch, ", ", k.tokens,
-                                                ", ", like.heads, ", ", like.head_dim, "], got [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, name, " must be ", shape_text({k.batch, k.tokens, like.heads, like.head_dim}),
+                    ", got ", shape_text(x));
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());

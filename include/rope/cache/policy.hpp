@@ -55,14 +55,12 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
       policy.window > limit || policy.chunk > limit)
-    ROPE_THROW(std::invalid_argument,
-               message("ring_cache: sinks must not be negative, window and chunk be positive, none above a ",
-                       "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
-                       policy.chunk));
+    throw_invalid("ring_cache", "sinks must not be negative, window and chunk be positive, none above a ",
+                  "quarter of the largest Index, got ", policy.sinks, ", ", policy.window, " and ",
+                  policy.chunk);
   if (policy.positions == ring_positions::cache && storage != key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message("ring_cache: positions in the cache change with every token and need raw keys, "
-                       "got rotated ones"));
+    throw_invalid("ring_cache",
+                  "positions in the cache change with every token and need raw keys, got rotated ones");
   return policy;
 }
 /// Slots of a row of a ring.  Throws: as checked_policy
@@ -72,8 +70,7 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 }
 
 [[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
-  ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", axes,
-                                            " axes, ask for their coordinates or order"));
+  throw_invalid(function, "tokens of this cache have ", axes, " axes, ask for their coordinates or order");
 }
 
 }  // namespace detail
@@ -115,8 +112,7 @@ struct token_axes {
 
   /// Throws:  std::invalid_argument unless there is an axis
   explicit token_axes(Index axes) : count(axes) {
-    if (axes <= 0)
-      ROPE_THROW(std::invalid_argument, detail::message("token_axes: axes must be positive, got ", axes));
+    if (axes <= 0) detail::throw_invalid("token_axes", "axes must be positive, got ", axes);
   }
 };
 

@@ -222,19 +222,15 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     compare("window", options.window, policy().window);
     compare("sinks", options.sinks, policy().sinks);
     if (!got.empty())
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(function,
-                          ": leave causal, window and sinks at their defaults, the ring_cache has its own, "
-                          "causal with window = ",
-                          policy().window, " and sinks = ", policy().sinks, ", got ", got.c_str()));
+      detail::throw_invalid(function,
+                            "leave causal, window and sinks at their defaults, the ring_cache has its own, "
+                            "causal with window = ",
+                            policy().window, " and sinks = ", policy().sinks, ", got ", got);
     if (options.bias || options.mask)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(
-                     function,
-                     ": a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; "
-                     "use a kv_cache, or leave it empty, got a ",
-                     options.bias ? "bias" : "mask"));
+      detail::throw_invalid(function,
+                            "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are "
+                            "which; use a kv_cache, or leave it empty, got a ",
+                            options.bias ? "bias" : "mask");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;
@@ -246,10 +242,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(function, ": keys that the query at ", oldest, ", one of ", queries,
-                                 ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
-                                 " queries at a time"));
+      detail::throw_invalid(function, "keys that the query at ", oldest, ", one of ", queries,
+                            ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
+                            " queries at a time");
   }
 
  private:

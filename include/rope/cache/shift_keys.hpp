@@ -43,9 +43,7 @@ void check_turned_pages(const char* function, const page_view<T>& pages, const p
 
 inline void check_keys_are_rotated(const char* function, key_storage storage) {
   if (storage == key_storage::raw)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": raw keys have no angles, read them by other positions or tables instead"));
+    throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
 }
 
 /// A page with keys in it: the block of a sequence that it is, and how many keys.
@@ -74,10 +72,8 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
   });
   for (Index i = 1; i < count; ++i)
     if (used[i].page == used[i - 1].page && used[i].block != used[i - 1].block)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the keys of a page have one position each; page ", used[i].page,
-                  " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block));
+      throw_invalid(function, "the keys of a page have one position each; page ", used[i].page,
+                    " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block);
   for (Index i = 0; i < count; ++i)
     if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
 }
@@ -134,12 +130,12 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
   if (sequence < 0 || sequence >= pages.sequences())
-    ROPE_THROW(std::out_of_range, detail::message("shift_keys: sequence must be in [0, ", pages.sequences(),
-                                                  "), got ", sequence));
+    detail::throw_out_of_range("shift_keys", "sequence must be in [0, ", pages.sequences(), "), got ",
+                               sequence);
   const Index length = pages.length(sequence);
   if (first < 0 || count < 0 || first > length || count > length - first)
-    ROPE_THROW(std::out_of_range, detail::message("shift_keys: tokens must be in [0, ", length, "), got ",
-                                                  count, " from token ", first, " on"));
+    detail::throw_out_of_range("shift_keys", "tokens must be in [0, ", length, "), got ", count,
+                               " from token ", first, " on");
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });

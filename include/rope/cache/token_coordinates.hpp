@@ -66,10 +66,9 @@ class token_coordinates {
     for (Index r = 0; r < given.rows(); ++r)
       for (Index a = 0; a < given.cols(); ++a)
         if (!detail::is_coordinate(given(r, a)))
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
-                                     "magnitude, got ",
-                                     given(r, a), " at row ", r, ", axis ", a));
+          detail::throw_invalid("token_coordinates",
+                                "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                                given(r, a), " at row ", r, ", axis ", a);
     number_array<double> numbers(given.rows(), given.cols());
     for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
     return numbers;

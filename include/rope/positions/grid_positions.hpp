@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <type_traits>  // std::type_identity_t
 #include <vector>
 
@@ -28,27 +27,14 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The extents of a grid as a message shows them: "[8, 64, 32]".
-inline std::string shown_extents(const std::vector<Index>& extents) {
-  std::string text = "[";
-  for (const Index extent : extents) {
-    if (text.size() > 1) append(text, ", ");
-    append(text, extent);
-  }
-  append(text, "]");
-  return text;
-}
-
 /// The number of cells of a grid.
 ///
 /// Throws:  std::invalid_argument if there is no axis or an extent is negative; std::length_error if the
 ///          coordinates of all cells exceed the address space
 inline Index cells(const char* function, const std::vector<Index>& extents) {
-  if (extents.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
+  if (extents.empty()) throw_invalid(function, "give one extent per axis, got none");
   for (const Index extent : extents)
-    if (extent < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
+    if (extent < 0) throw_invalid(function, "an extent must not be negative, got ", extent);
   const Index most =
       (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
   for (const Index extent : extents)
@@ -56,8 +42,7 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
-      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space, got ",
-                                            shown_extents(extents).c_str()));
+      throw_length(function, "the grid exceeds the address space, got ", shape_text(extents));
     count *= extent;
   }
   return count;
@@ -91,8 +76,7 @@ number_array<double> column_of(const Eigen::DenseBase<Derived>& list) {
 }
 
 inline void require_count(const char* function, Index count) {
-  if (count < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  if (count < 0) throw_invalid(function, "count must not be negative, got ", count);
 }
 
 }  // namespace detail
@@ -112,8 +96,8 @@ template <class Integer = std::int64_t>
 owned_array<Integer> grid_positions(const std::vector<Index>& extents,
                                     const std::vector<std::int64_t>& first = {}) {
   if (!first.empty() && first.size() != extents.size())
-    ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
-                                                      extents.size(), ", got ", first.size()));
+    detail::throw_invalid("grid_positions", "first must be empty or one per axis, ", extents.size(), ", got ",
+                          first.size());
   if (detail::cells("grid_positions", extents) > 0)
     for (std::size_t a = 0; a < first.size(); ++a)
       detail::position_sum("grid_positions", first[a], extents[a] - 1);
@@ -151,12 +135,12 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
   if (extents.size() != table_extents.size())
-    ROPE_THROW(std::invalid_argument, detail::message("grid_ids: both grids must have the same axes, got ",
-                                                      extents.size(), " and ", table_extents.size()));
+    detail::throw_invalid("grid_ids", "both grids must have the same axes, got ", extents.size(), " and ",
+                          table_extents.size());
   for (std::size_t a = 0; a < extents.size(); ++a)
     if (extents[a] > table_extents[a])
-      ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
-                                                    table_extents[a], " cells, got ", extents[a]));
+      detail::throw_out_of_range("grid_ids", "axis ", a, " of the table has ", table_extents[a],
+                                 " cells, got ", extents[a]);
   detail::cells("grid_ids", table_extents);
   const number_array<std::int64_t> grid = detail::walk_grid<std::int64_t>(
       "grid_ids", extents, [](std::size_t /*axis*/, Index i) { return std::int64_t{i}; });
@@ -246,9 +230,8 @@ owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
   const auto [frames, height, width, base_height, base_width] = grid;
   if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
   if (base_height <= 0 || base_width <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
-                               " and ", base_width));
+    detail::throw_invalid("cogvideox_positions", "the base grid must be positive, got ", base_height, " and ",
+                          base_width);
   const auto h = static_cast<double>(height), w = static_cast<double>(width),
              max_h = static_cast<double>(base_height), max_w = static_cast<double>(base_width);
   const bool tall = h / w > max_h / max_w;

@@ -25,9 +25,7 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
   Runs with_ends = runs;  // with the token that ends each row of an image
   for (auto& run : with_ends)
     if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": an image must be one frame, got ", image->frames));
+      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
       if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
     }
   const Index tokens = tokens_of_prompt(function, with_ends);
@@ -79,8 +77,7 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 template <class Integer = std::int64_t>
 prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
   if (axes != 3 && axes != 4)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
+    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
   return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
 }
 

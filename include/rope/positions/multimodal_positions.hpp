@@ -54,9 +54,8 @@ using prompt_run = std::variant<text_run, vision_run>;
 inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
                                  double frame_step = 1) {
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merged_patches: merge must be positive and divide height and width, got ",
-                               merge, " for ", height, " and ", width));
+    detail::throw_invalid("merged_patches", "merge must be positive and divide height and width, got ", merge,
+                          " for ", height, " and ", width);
   return {frames, height / merge, width / merge, frame_step};
 }
 
@@ -68,9 +67,8 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
 template <class Run = prompt_run>
 std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
   if (static_cast<Index>(text_tokens.size()) != video.frames)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
-                               video.frames, ", got ", text_tokens.size()));
+    detail::throw_invalid("frames_with_timestamps", "text_tokens must have one count per frame, ",
+                          video.frames, ", got ", text_tokens.size());
   std::vector<Run> runs;
   for (const Index tokens : text_tokens) {
     runs.push_back(text_run{tokens});
@@ -129,8 +127,7 @@ inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)(
 /// Throws:  std::length_error if they are too many
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > max_tokens_of_prompt - before)
-    ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space, got ", before,
-                                          " + ", tokens, " tokens"));
+    throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
   return before + tokens;
 }
 
@@ -138,26 +135,22 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
 ///
 /// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
 inline Index tokens_of_run(const char* function, const text_run& text) {
-  if (text.tokens < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the tokens of a run must not be negative, got ", text.tokens));
+  if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
   return text.tokens;
 }
 inline Index tokens_of_run(const char* function, const vision_run& vision) {
   if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a run must not be negative, got [",
-                                              vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+    throw_invalid(function, "the extents of a run must not be negative, got ",
+                  shape_text({vision.frames, vision.height, vision.width}));
   if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
       !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                vision.frame_step, " for ", vision.frames, " frames"));
+    throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                  vision.frame_step, " for ", vision.frames, " frames");
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
     if (extent > 0 && tokens > max_tokens_of_prompt / extent)
-      ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space, got [",
-                                            vision.frames, ", ", vision.height, ", ", vision.width, "]"));
+      throw_length(function, "a run exceeds the address space, got ",
+                   shape_text({vision.frames, vision.height, vision.width}));
     tokens *= extent;
   }
   return tokens;
@@ -185,8 +178,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   Index token = 0;
   for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(prompt.next)))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", prompt.next);
     if (const auto* text = std::get_if<text_run>(&run)) {
       for (Index t = 0; t < text->tokens; ++t) {
         const Scalar position = prompt.next + static_cast<Scalar>(t);

@@ -100,8 +100,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
   Scalar& next = walk.prompt.next;
   for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(next)))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position must be at most 2^53 in magnitude, got ", next));
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
     if (const auto* text = std::get_if<text_run>(&run)) {
       walk.add_sound(next, 0, text->tokens);
       next += static_cast<Scalar>(text->tokens);
@@ -140,8 +139,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
                                                  std::type_identity_t<Integer> start = 0,
                                                  std::int64_t chunk = 50) {
   if (chunk < 1 || chunk > (std::int64_t{1} << 53))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("qwen2_5_omni_positions: chunk must be from 1 to 2^53, got ", chunk));
+    detail::throw_invalid("qwen2_5_omni_positions", "chunk must be from 1 to 2^53, got ", chunk);
   return detail::walk_omni_prompt<Integer>(
       "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
         const Integer opened = walk.prompt.next, first = opened + 1;

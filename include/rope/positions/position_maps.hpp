@@ -133,9 +133,8 @@ template <distance_rule Rule>
 std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
                                         Index count) {
   if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
-                               count, " from ", first, " on"));
+    detail::throw_invalid("key_positions", "keys must be within [0, position] = [0, ", position, "], got ",
+                          count, " from ", first, " on");
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   for (Index j = 0; j < count; ++j)
     ids[static_cast<std::size_t>(j)] =
@@ -151,9 +150,7 @@ std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position,
 ///          bits; what the map throws
 template <class Map>
 std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
-  if (count < 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("mapped_positions: count must not be negative, got ", count));
+  if (count < 0) detail::throw_invalid("mapped_positions", "count must not be negative, got ", count);
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   // Unsigned: where g++ 12 sees the numbers, it warns of the overflow that was refused above.
@@ -166,17 +163,14 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
 namespace detail {
 
 inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p)
-    ROPE_THROW(std::invalid_argument,
-               message(rule, ": a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k));
+  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
 }
 
 }  // namespace detail
 
 inline std::int64_t self_extend::key(std::int64_t k) const {
   if (group <= 0 || window <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("self_extend: group and window must be positive, got ",
-                                                      group, " and ", window));
+    detail::throw_invalid("self_extend", "group and window must be positive, got ", group, " and ", window);
   detail::check_distance("self_extend", k, k);
   return k / group;
 }
@@ -193,8 +187,7 @@ inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const 
 }
 
 inline std::int64_t rerope::key(std::int64_t k) const {
-  if (window <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("rerope: window must be positive, got ", window));
+  if (window <= 0) detail::throw_invalid("rerope", "window must be positive, got ", window);
   detail::check_distance("rerope", k, k);
   return 0;
 }
@@ -208,13 +201,11 @@ inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
 
 inline std::int64_t dual_chunk::length() const {
   if (local_size <= 0 || local_size >= chunk_size)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
-                               chunk_size));
+    detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
+                          chunk_size);
   // The sum of two numbers up to chunk_size is then a position.
   if (chunk_size > std::int64_t{1} << 62)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
+    detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
   return chunk_size - local_size;
 }
 

@@ -144,18 +144,14 @@ struct listed_positions {
   position_range range(const char* function, Index batch, Index tokens) const {
     const Index count = ids.size();
     if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
-                         "], got [", ids.rows, ", ", ids.columns, "]"));
+      throw_invalid(function, "a matrix of ids must be [batch, tokens] = ", shape_text({batch, tokens}),
+                    ", got ", shape_text({ids.rows, ids.columns}));
     if (count != tokens && count != batch * tokens) {
-      if (batch == 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
-                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+      if (batch == 1) throw_invalid(function, "ids must be [tokens] = ", tokens, ", got ", count);
+      throw_invalid(function, "ids must be [tokens] = ", tokens, " or [batch * tokens] = ", batch * tokens,
+                    ", got ", count);
     }
-    if (count > 0 && ids.data == nullptr)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    if (count > 0 && ids.data == nullptr) throw_invalid(function, "ids must have data, got null for ", count);
     position_range range;
     for (Index r = 0; r < ids.rows; ++r)
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
@@ -184,8 +180,7 @@ struct started_rows {
   std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
     if (starts.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+      throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
     if (tokens == 0) return range;
     for (Index b = 0; b < batch; ++b) {
@@ -202,17 +197,13 @@ struct started_rows {
 /// Throws:  std::invalid_argument, with `name` for that of the list
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got none"));
+  if (count == 0) throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got none");
   if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must begin with 0 and end with ", tokens, ", got ",
-                       offset(Index{0}), " and ", offset(count - 1)));
+    throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+                  " and ", offset(count - 1));
   for (Index s = 1; s < count; ++s)
     if (offset(s) < offset(s - 1))
-      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offset(s),
-                                                " after ", offset(s - 1)));
+      throw_invalid(function, "", name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
 
 /// Token t is at its distance from the start of its segment, plus the start of that.
@@ -234,9 +225,8 @@ struct segmented_positions {
     check_offsets(function, "segment offsets", offsets.size(), tokens,
                   [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
-                         " for ", offsets.size() - 1, " segments"));
+      throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
+                    offsets.size() - 1, " segments");
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);

@@ -24,8 +24,7 @@ namespace detail {
 /// Throws:  std::length_error if an Index does not hold the sum
 inline Index added_rows(const char* function, Index rows, Index more) {
   if (more > (std::numeric_limits<Index>::max)() - rows)
-    ROPE_THROW(std::length_error,
-               message(function, ": ", rows, " + ", more, " rows exceed the address space"));
+    throw_length(function, rows, " + ", more, " rows exceed the address space");
   return rows + more;
 }
 
@@ -39,8 +38,8 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
   owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
   for (std::size_t r = 0; r < order.size(); ++r) {
     if (order[r] < 0 || order[r] >= coordinates.rows())
-      ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
-                                                    coordinates.rows(), "), got ", order[r]));
+      detail::throw_out_of_range("rows_in_order", "a row must be in [0, ", coordinates.rows(), "), got ",
+                                 order[r]);
     rows.row(static_cast<Index>(r)) = coordinates.derived().row(static_cast<Index>(order[r]));
   }
   return rows;
@@ -62,14 +61,11 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
   if (frames < 0 || height < 0 || width < 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spatial_merge_order: an extent must not be negative, got [", frames, ", ",
-                               height, ", ", width, "]"));
+    detail::throw_invalid("spatial_merge_order", "an extent must not be negative, got ",
+                          detail::shape_text({frames, height, width}));
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
-                        merge, " for ", height, " and ", width));
+    detail::throw_invalid("spatial_merge_order", "merge must be positive and divide height and width, got ",
+                          merge, " for ", height, " and ", width);
   std::vector<std::int64_t> order;
   if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
   for (Index t = 0; t < frames; ++t)
@@ -91,9 +87,8 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
   if (before < 0 || after < 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
+    detail::throw_invalid("with_unrotated_tokens", "counts must not be negative, got ", before, " and ",
+                          after);
   using scalar = typename Derived::Scalar;
   const char* const name = "with_unrotated_tokens";
   const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
@@ -110,14 +105,12 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 ///          exceed the address space
 template <class Part>
 owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
-  if (parts.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("stacked_rows: give coordinates, got none"));
+  if (parts.empty()) detail::throw_invalid("stacked_rows", "give coordinates, got none");
   Index rows = 0;
   for (const auto& part : parts) {
     if (part.cols() != parts.front().cols())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("stacked_rows: all parts must have the same axes, got ",
-                                 parts.front().cols(), " and ", part.cols()));
+      detail::throw_invalid("stacked_rows", "all parts must have the same axes, got ", parts.front().cols(),
+                            " and ", part.cols());
     rows = detail::added_rows("stacked_rows", rows, part.rows());
   }
   owned_array<typename Part::Scalar> all(rows, parts.front().cols());
@@ -141,13 +134,10 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
 /// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
 inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
   if (ranks <= 0 || rank < 0 || rank >= ranks)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("context_parallel_ids: rank must be in [0, ranks), got ", rank, " of ", ranks));
+    detail::throw_invalid("context_parallel_ids", "rank must be in [0, ranks), got ", rank, " of ", ranks);
   if (length < 0 || length % 2 != 0 || length / 2 % ranks != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("context_parallel_ids: the length must be a multiple of 2 * ranks, got ",
-                               length, " for ", ranks, " ranks"));
+    detail::throw_invalid("context_parallel_ids", "the length must be a multiple of 2 * ranks, got ", length,
+                          " for ", ranks, " ranks");
   const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
   std::vector<std::int64_t> ids;
   ids.reserve(static_cast<std::size_t>(2 * chunk));

@@ -173,12 +173,9 @@ namespace detail {
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_invalid(function, "the extents of a view must not be negative, got ", shape_text(x));
   if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    ROPE_THROW(std::length_error,
-               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_length(function, "the extents of a view must not exceed the address space, got ", shape_text(x));
 }
 
 /// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
@@ -189,8 +186,7 @@ template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
     if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, "a view must have data, got null for ", shape_text(x));
   };
   (check_one(views), ...);
 }
@@ -205,11 +201,9 @@ void check_written(const char* function, const head_view<T>& x) {
   for (const auto& [extent, stride] :
        {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": the channels of a view that is written must not overlap, got a stride of ",
-                  stride, " between heads of ", x.head_dim,
-                  " channels; copy an expanded (broadcast) tensor first"));
+      throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
+                    stride, " between heads of ", x.head_dim,
+                    " channels; copy an expanded (broadcast) tensor first");
 }
 
 /// Whether the view covers every element between its first and its last one.
@@ -246,10 +240,9 @@ template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
   if (!same_or_disjoint(x, out))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": out must be x itself or share no channel with it, and covers a part of x; "
-                       "give other memory, or rotate in place"));
+    throw_invalid(function,
+                  "out must be x itself or share no channel with it, and covers a part of x; give other "
+                  "memory, or rotate in place");
 }
 
 /// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
@@ -304,9 +297,8 @@ void check_layout(const char* function, Index pairs) {
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
-                           "), got ", u, " and ", v, " for pair ", i));
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
     }
     constexpr Index per_pass = 1024;
     bool named[per_pass];
@@ -316,9 +308,8 @@ void check_layout(const char* function, Index pairs) {
         for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
           if (channel < begin || channel - begin >= per_pass) continue;
           if (named[channel - begin])
-            ROPE_THROW(std::invalid_argument,
-                       message(function, ": the layout must name every channel of [0, ", channels,
-                               ") once, got channel ", channel, " again for pair ", i));
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
           named[channel - begin] = true;
         }
     }
@@ -355,12 +346,10 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
 /// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              rotary_dim, " of ", head_dim));
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
-                       " on that turn must lie in the head of ", head_dim, " channels"));
+    throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
+                  " on that turn must lie in the head of ", head_dim, " channels");
 }
 
 /// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
@@ -373,10 +362,9 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(std::out_of_range, message(function, ": position ",
-                                          table.contains(range.smallest) ? range.largest : range.smallest,
-                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
-                                          as_given(positions, tokens).c_str()));
+    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
+                       " is outside the table's [", table.first(), ", ", table.last(), ")",
+                       as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 
@@ -398,10 +386,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   using limits = std::numeric_limits<S>;
   if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                " for its inverse to be a number of the table's type, got ", table.attention_factor()));
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 
 }  // namespace detail

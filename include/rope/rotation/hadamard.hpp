@@ -87,8 +87,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
     using A = detail::arithmetic<T>;
     detail::check_view("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("hadamard_transform: head_dim must be a power of two, got ", x.head_dim));
+      detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
     detail::check_memory("hadamard_transform", x);
     const auto transform = [&](Index first, Index last) {
       struct transformed_head {};

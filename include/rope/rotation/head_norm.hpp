@@ -68,15 +68,12 @@ template <class W, class T>
 norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const head_view<T>& x) {
   const std::size_t size = norm.weight.size();
   if (size != static_cast<std::size_t>(x.head_dim) && size != static_cast<std::size_t>(x.heads * x.head_dim))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the weight of the norm must have length head_dim or heads * head_dim, ",
-                       x.head_dim, " or ", x.heads * x.head_dim, ", got ", size));
+    throw_invalid(function, "the weight of the norm must have length head_dim or heads * head_dim, ",
+                  x.head_dim, " or ", x.heads * x.head_dim, ", got ", size);
   if (!is_finite(norm.epsilon) || norm.epsilon < 0 || !is_finite(norm.offset))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the epsilon of the norm must be finite and not negative, its offset "
-                       "finite, got ",
-                       norm.epsilon, " and ", norm.offset));
+    throw_invalid(function,
+                  "the epsilon of the norm must be finite and not negative, its offset finite, got ",
+                  norm.epsilon, " and ", norm.offset);
   const bool shared = size == static_cast<std::size_t>(x.head_dim);
   return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};

@@ -134,8 +134,8 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     detail::check_same_shape<T>(function, x, d, "d");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
-      ROPE_THROW(std::invalid_argument, detail::message(function, ": d_weight must be empty or have length ",
-                                                        norm.weight.size(), ", got ", d_weight.size()));
+      detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
+                            d_weight.size());
 
     // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
     struct partial_sums {};

@@ -26,16 +26,15 @@ namespace detail {
 template <class From, class To>
 number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": rotary_dim must be even, positive and at most head_dim = ", head_dim,
-                       ", got ", rotary_dim));
+    throw_invalid(function, "rotary_dim must be even, positive and at most head_dim = ", head_dim, ", got ",
+                  rotary_dim);
   const Index pairs = rotary_dim / 2;
   number_array<Index> order(rotary_dim, 1, -1);
   number_array<bool> taken(rotary_dim, 1, false);
   const auto move = [&](Index from, Index to) {
     if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
-      ROPE_THROW(std::invalid_argument, message(function, ": a layout must name every channel of [0, ",
-                                                rotary_dim, ") once, got ", from, " and ", to));
+      throw_invalid(function, "a layout must name every channel of [0, ", rotary_dim, ") once, got ", from,
+                    " and ", to);
     order(to) = from;
     taken(from) = true;
   };
@@ -78,12 +77,11 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
   if (heads <= 0 || rows.rows() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("permute_rows: heads must be positive and divide the ",
-                                                      rows.rows(), " rows, got ", heads));
+    detail::throw_invalid("permute_rows", "heads must be positive and divide the ", rows.rows(),
+                          " rows, got ", heads);
   const Index head_dim = rows.rows() / heads;
   if (first < 0 || first > head_dim)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("permute_rows: first must be in [0, head_dim = ", head_dim, "], got ", first));
+    detail::throw_invalid("permute_rows", "first must be in [0, head_dim = ", head_dim, "], got ", first);
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
   const auto permute = [&](Index first_column, Index last_column) {

@@ -57,12 +57,9 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 /// Throws:  std::invalid_argument unless channels is positive, and base finite and greater than 1;
 ///          std::length_error if the channels exceed the address space
 inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
-  if (channels <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("pope_frequencies: channels must be positive, got ", channels));
+  if (channels <= 0) detail::throw_invalid("pope_frequencies", "channels must be positive, got ", channels);
   if (channels > (std::numeric_limits<Index>::max)() / 2)
-    ROPE_THROW(std::length_error,
-               detail::message("pope_frequencies: ", channels, " channels exceed the address space"));
+    detail::throw_length("pope_frequencies", channels, " channels exceed the address space");
   return frequencies(2 * channels, base);
 }
 
@@ -87,16 +84,15 @@ class pope_bias {
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
     if (heads_ == 0 || channels_ == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
-                                 ", ", channels_, "]"));
+      detail::throw_invalid("pope_bias", "bias must be [heads, channels] and not empty, got ",
+                            detail::shape_text({heads_, channels_}));
     const number_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
-          ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
-                                                            " at head ", h, ", channel ", i));
+          detail::throw_invalid("pope_bias", "a phase must be finite, got ", value, " at head ", h,
+                                ", channel ", i);
         turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
@@ -131,13 +127,11 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
               rest = x.head_dim - before - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
-    ROPE_THROW(std::invalid_argument,
-               message("pope: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
-                       " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
-                       out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
+    throw_invalid("pope", "out must be [batch, tokens, heads, head_dim + pairs] for ", pairs, " pairs of x ",
+                  shape_text(x), ", got ", shape_text(out));
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
-    ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
-                                              "], got [", bias->heads(), ", ", bias->channels(), "]"));
+    throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
+                  shape_text({bias->heads(), bias->channels()}));
   const table_view<S> rows = placed.table().view();
   parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {

@@ -31,10 +31,8 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   check_quantized(function, integers);
   if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
       x.head_dim != integers.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
-                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
-                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
+                  shape_text(integers));
   check_memory(function, x);
 }
 

@@ -133,14 +133,11 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
   check_view(function, shape_of(x));
   if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
       x.scales.head_dim != 1)
-    ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
-                                              x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
-                                              ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
+    throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
+                  shape_text(x.scales));
   if (x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
       (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0)))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": a quantized view must have data and scales, got null for [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
 }
 
 /// The same for heads of any stored type.

@@ -37,12 +37,10 @@ struct log_n_query_scaling {
   /// The factor of a query at `position`.
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
-                                 train_length));
+      detail::throw_invalid("log_n_query_scaling", "train_length must be finite and above 1, got ",
+                            train_length);
     if (position < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
+      detail::throw_invalid("log_n_query_scaling", "a position must not be negative, got ", position);
     const double seen = static_cast<double>(position) + 1;
     return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
   }
@@ -68,18 +66,14 @@ struct llama4_query_scaling {
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
         attention_scale < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
-                          "finite and not negative, got ",
-                          floor_scale, " and ", attention_scale));
+      detail::throw_invalid(
+          "llama4_query_scaling",
+          "floor_scale must be finite and positive and attention_scale finite and not negative, got ",
+          floor_scale, " and ", attention_scale);
     if (!detail::is_finite(offset) || offset < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("llama4_query_scaling: offset must be finite and not negative, got ", offset));
+      detail::throw_invalid("llama4_query_scaling", "offset must be finite and not negative, got ", offset);
     if (position < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
+      detail::throw_invalid("llama4_query_scaling", "a position must not be negative, got ", position);
     const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
     return detail::multiply_add(attention_scale, grown, 1.0);
   }
@@ -119,8 +113,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())
-      ROPE_THROW(std::out_of_range,
-                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
+      detail::throw_out_of_range("scale_queries", "a position must be below 2^63 - 1, as in every table");
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
     const auto scale = [&](Index first, Index last) {

@@ -26,10 +26,7 @@ template <class T>
 void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
                       const char* name = "out") {
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must have the shape of x, [", x.batch, ", ", x.tokens, ", ",
-                       x.heads, ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads,
-                       ", ", out.head_dim, "]"));
+    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(out));
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
@@ -49,9 +46,9 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 template <class T>
 void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+    throw_invalid(function, "q and k must have the same batch and tokens, got ",
+                  shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
+                  "; heads may differ");
 }
 
 /// Everything that can be wrong with a call that turns queries and keys in place.
@@ -66,10 +63,9 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_written(function, q);
   check_written(function, k);
   if (share_first_elements(q, k))
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": q and k both turn in place and must not share channels, which would turn "
-                       "twice; to turn x into another view use the function of that name with _to"));
+    throw_invalid(function,
+                  "q and k both turn in place and must not share channels, which would turn twice; to turn x "
+                  "into another view use the function of that name with _to");
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>

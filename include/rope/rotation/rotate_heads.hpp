@@ -29,8 +29,7 @@ template <class Layout, class T, rotation_table Table, class P>
 void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {
   if (static_cast<Index>(tables.size()) != x.heads)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
+    throw_invalid(function, "give one table per head, ", x.heads, ", got ", tables.size());
   const auto source = position_source(positions, x.tokens);
   for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
 }

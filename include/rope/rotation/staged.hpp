@@ -115,9 +115,8 @@ class staged_tensor {
     const indices extents = extents_of(x);
     for (std::size_t i = 0; i < extents.size(); ++i)
       if (extents[i] != extents_[i])
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("staged: store(x) takes the extents of the tensor that was copied, got ",
-                                   extents[i], " for ", extents_[i], " on index ", i));
+        detail::throw_invalid("staged", "store(x) takes the extents of the tensor that was copied, got ",
+                              extents[i], " for ", extents_[i], " on index ", i);
     for_each_number<X>([&](Index here, Index there) { x.data()[there] = numbers_.data()[here]; });
   }
 

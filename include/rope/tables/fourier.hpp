@@ -39,20 +39,17 @@ inline namespace ROPE_ABI {
 ///          frequency is kept
 inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
   if (schedule.axes() != 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_frequencies: frequencies must have one axis, got ", schedule.axes()));
+    detail::throw_invalid("fourier_frequencies", "frequencies must have one axis, got ", schedule.axes());
   if (!detail::is_finite(max_position) || max_position <= 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
+    detail::throw_invalid("fourier_frequencies", "max_position must be finite and positive, got ",
+                          max_position);
   std::vector<double> kept;
   for (Index i = 0; i < schedule.pairs(); ++i)
     if (schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position)
       kept.push_back(schedule.inv_freq(i, 0));
   if (kept.empty())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
-                               max_position));
+    detail::throw_invalid("fourier_frequencies",
+                          "no pair completes a turn within max_position = ", max_position);
   number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
   std::copy(kept.begin(), kept.end(), inv_freq.data());
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -91,10 +88,9 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const Index count = kept.pairs(), mixed = to_cos.cols();
   detail::check_same_shape("fourier_table", to_cos, to_sin);
   if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
-                               ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
-                               to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
+    detail::throw_invalid("fourier_table", "mixtures must be [kept, mixed] = [", count,
+                          ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got ",
+                          detail::shape_text({to_cos.rows(), mixed}), " and ", kept.axes(), " axes");
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();

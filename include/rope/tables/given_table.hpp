@@ -53,22 +53,19 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
   const bool twice = form != table_form::half_width;
   const Index pairs = twice ? x.cols() / 2 : x.cols();
   if (pairs == 0 || (twice && x.cols() % 2 != 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must be [rows, ", twice ? "2 * pairs" : "pairs",
-                       "] with pairs > 0, got [", x.rows(), ", ", x.cols(), "]"));
+    throw_invalid(function, name, " must be [rows, ", twice ? "2 * pairs" : "pairs", "] with pairs > 0, got ",
+                  shape_text({x.rows(), x.cols()}));
   for (Index r = 0; r < x.rows(); ++r)
     for (Index c = 0; c < x.cols(); ++c) {
       const auto value = static_cast<double>(x(r, c));
       if (!is_finite(value))
-        ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be finite, got ", value,
-                                                  " at row ", r, ", column ", c));
+        throw_invalid(function, name, " must be finite, got ", value, " at row ", r, ", column ", c);
       const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
       const Index copy = form == table_form::repeated ? 2 * pair : pair;
       if (!detail::equal(value, static_cast<double>(x(r, copy))))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the two copies of ", name, " must agree in the ",
-                           form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
-                           static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair));
+        throw_invalid(function, "the two copies of ", name, " must agree in the ",
+                      form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
+                      static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair);
     }
   return pairs;
 }
@@ -78,8 +75,8 @@ constexpr Index column(table_form form, Index i) { return form == table_form::re
 
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
-                                              angle, " at row ", r, ", column ", i));
+    throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
+                  i);
   return angle;
 }
 
@@ -104,10 +101,9 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i)
       if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                           ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ",
-                           square(r, i), " at row ", r, ", pair ", i));
+        throw_invalid(function, "cos^2 + sin^2 must be one m^2 for every pair, here ", common,
+                      ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ", square(r, i),
+                      " at row ", r, ", pair ", i);
   return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 
@@ -173,10 +169,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   const owned_array<typename Ranges::Scalar, 1> factors = ranges;
   const Index count = factors.size(), pairs = radians.cols() * count;
   if (pairs == 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
-                        radians.rows(), ", ", radians.cols(), "] and ", count));
+    detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
+                          detail::shape_text({radians.rows(), radians.cols()}), " and ", count);
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
   return detail::given_entries::table<S>(

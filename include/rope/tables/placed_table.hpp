@@ -39,8 +39,7 @@ class placed_table {
   placed_table(const frequency_table<S>& table, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
+      detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
   }
 
   /// The table.

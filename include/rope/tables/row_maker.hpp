@@ -105,9 +105,8 @@ class row_maker {
   void write(Position position, std::span<S> row) const {
     const std::int64_t at = detail::checked_position("row_maker::write", position);
     if (axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("row_maker::write: a position needs frequencies of one axis, got ", axes(),
-                                 " axes: give coordinates [rows, axes]"));
+      detail::throw_invalid("row_maker::write", "a position needs frequencies of one axis, got ", axes(),
+                            " axes: give coordinates [rows, axes]");
     check_entries(1, row);
     write_row([at](Index /*a*/) { return at; }, row.data());
   }
@@ -117,14 +116,12 @@ class row_maker {
   ///
   /// Throws:  std::invalid_argument if rows is negative; std::length_error if they exceed the address space
   std::size_t memory_size(Index rows) const {
-    if (rows < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("row_maker::memory_size: rows must not be negative, got ", rows));
+    if (rows < 0) detail::throw_invalid("row_maker::memory_size", "rows must not be negative, got ", rows);
     const auto row = static_cast<std::size_t>(rotary_dim()) * sizeof(S) +
                      static_cast<std::size_t>(axes()) * sizeof(double) + 1;
     if (static_cast<std::size_t>(rows) > ((std::numeric_limits<std::size_t>::max)() / 2 - 8) / row)
-      ROPE_THROW(std::length_error, detail::message("row_maker::memory_size: ", rows, " rows of ", pairs(),
-                                                    " pairs exceed the address space"));
+      detail::throw_length("row_maker::memory_size", "", rows, " rows of ", pairs(),
+                           " pairs exceed the address space");
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;
   }
 
@@ -143,9 +140,9 @@ class row_maker {
     const Index rows = coordinates.rows();
     const std::size_t size = memory_size(rows);
     if (memory.size() < size)
-      ROPE_THROW(std::invalid_argument, detail::message("row_maker::table: the memory of ", rows,
-                                                        " rows must have at least memory_size(", rows,
-                                                        ") = ", size, " bytes, got ", memory.size()));
+      detail::throw_invalid("row_maker::table", "the memory of ", rows,
+                            " rows must have at least memory_size(", rows, ") = ", size, " bytes, got ",
+                            memory.size());
     // 2 * pairs entries of S are a multiple of 8 bytes, so what follows them is aligned as they are.
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     void* begin = memory.data() + (0 - address) % alignof(double);
@@ -170,9 +167,8 @@ class row_maker {
   void check_entries(Index rows, std::span<S> given) const {
     const std::uint64_t entries = static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(rotary_dim());
     if (given.size() != entries)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("row_maker::write: ", rows, " rows of ", pairs(), " pairs have ", entries,
-                                 " entries, got memory of ", given.size()));
+      detail::throw_invalid("row_maker::write", "", rows, " rows of ", pairs(), " pairs have ", entries,
+                            " entries, got memory of ", given.size());
   }
   template <class Row>
   void write_row(const Row& coordinates, S* cos) const {

@@ -256,15 +256,14 @@ class frequency_table {
 
   void require_one_axis() const {
     if (frequencies_.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
-                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
+      detail::throw_invalid("frequency_table", "a range of positions needs frequencies of one axis, got ",
+                            frequencies_.axes(), " axes: give coordinates [rows, axes]");
   }
 
   std::int64_t checked(std::int64_t position) const {
     if (!contains(position))
-      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
-                                                    " is outside the table's [", first(), ", ", last(), ")"));
+      detail::throw_out_of_range("frequency_table", "position ", position, " is outside the table's [",
+                                 first(), ", ", last(), ")");
     return position;
   }
 

@@ -48,11 +48,9 @@ inline namespace ROPE_ABI {
 template <class Rates = owned_array<double, 1>>
 Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
+    detail::throw_invalid("xpos_rates", "rotary_dim must be even and positive, got ", rotary_dim);
   if (!detail::is_finite(gamma) || gamma <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
+    detail::throw_invalid("xpos_rates", "gamma must be finite and positive, got ", gamma);
   const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
   Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
@@ -156,21 +154,17 @@ class xpos {
  private:
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
     if (of.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: positions have one axis, got frequencies of ", of.axes(), " axes"));
+      detail::throw_invalid("xpos", "positions have one axis, got frequencies of ", of.axes(), " axes");
     if (!detail::is_finite(growth.center))
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: center must be finite, got ", growth.center));
+      detail::throw_invalid("xpos", "center must be finite, got ", growth.center);
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
+      detail::throw_invalid("xpos", "scale_base must be finite and positive, got ", growth.scale_base);
     if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
-                                                        ", got ", growth.rates.size()));
+      detail::throw_invalid("xpos", "rates must be [pairs] = ", of.pairs(), ", got ", growth.rates.size());
     for (Index i = 0; i < growth.rates.size(); ++i)
       if (!detail::is_finite(growth.rates(i)))
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("xpos: a rate must be finite, got ", growth.rates(i), " at pair ", i));
+        detail::throw_invalid("xpos", "a rate must be finite, got ", growth.rates(i), " at pair ", i);
     return growth;
   }
 
@@ -183,12 +177,10 @@ class xpos {
         const double exponent =
             growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
         if (!((std::abs)(exponent) <= limit))
-          ROPE_THROW(
-              std::invalid_argument,
-              detail::message("xpos: the growth exp(", exponent, ") of pair ", i, " at position ", position,
-                              " leaves the range of the table's entries, exp(+-", limit,
-                              "); move the center ", growth.center,
-                              " to the middle of the positions, or raise scale_base ", growth.scale_base));
+          detail::throw_invalid("xpos", "the growth exp(", exponent, ") of pair ", i, " at position ",
+                                position, " leaves the range of the table's entries, exp(+-", limit,
+                                "); move the center ", growth.center,
+                                " to the middle of the positions, or raise scale_base ", growth.scale_base);
       }
   }
 

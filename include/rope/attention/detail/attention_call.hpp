@@ -72,8 +72,7 @@ template <class Tables>
 void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
   if constexpr (requires { Tables::needs_causal; })
     if (Tables::needs_causal && !options.causal)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": xPos needs causal attention, got causal = false"));
+      throw_invalid(function, "xPos needs causal attention, got causal = false");
 }
 
 }  // namespace detail

@@ -90,9 +90,8 @@ struct block_rotation {
     check_keys(batch, keys, head_dim);
     if constexpr (is_segmented<PQ>)
       if (query_positions.offsets.size() != key_positions.offsets.size())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: queries and keys must have the same segments, got ",
-                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+        throw_invalid("multi_head_attention", "queries and keys must have the same segments, got ",
+                      query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1);
   }
   void check_queries(Index batch, Index queries, Index head_dim) const {
     check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
@@ -107,11 +106,11 @@ struct block_rotation {
     if constexpr (is_segmented<PQ>)
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: segments say where tokens are; leave query_positions, "
-                           "key_positions, key_counts and query_offsets empty in the options, got lengths ",
-                           options.query_positions.size(), ", ", options.key_positions.size(), ", ",
-                           options.key_counts.size(), " and ", options.query_offsets.size()));
+        throw_invalid("multi_head_attention",
+                      "segments say where tokens are; leave query_positions, key_positions, key_counts and "
+                      "query_offsets empty in the options, got lengths ",
+                      options.query_positions.size(), ", ", options.key_positions.size(), ", ",
+                      options.key_counts.size(), " and ", options.query_offsets.size());
   }
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {

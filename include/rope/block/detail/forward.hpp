@@ -109,11 +109,9 @@ class block_forward {
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
     if (!probabilities_.empty())
-      ROPE_THROW(
-          std::invalid_argument,
-          message(
-              "multi_head_attention: a call with a cache does not tell its probabilities, got memory for ",
-              probabilities_.size()));
+      throw_invalid("multi_head_attention",
+                    "a call with a cache does not tell its probabilities, got memory for ",
+                    probabilities_.size());
     const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
     const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
     normalize_if(pass_.q_norm(), q_all, q_all, threads);
@@ -148,12 +146,9 @@ class block_forward {
   void check_probabilities(Index batch, Index rows, Index keys) const {
     const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * (batch == 0 ? 0 : keys));
     if (!probabilities_.empty() && probabilities_.size() != size)
-      ROPE_THROW(
-          std::invalid_argument,
-          message(
-              "multi_head_attention: probabilities must be empty or have length batch * heads * queries * "
-              "keys = ",
-              size, ", got ", probabilities_.size()));
+      throw_invalid("multi_head_attention",
+                    "probabilities must be empty or have length batch * heads * queries * keys = ", size,
+                    ", got ", probabilities_.size());
   }
   head_view<T> room_for(const head_view<T>& q) const {
     return pass_.template scratch_heads<scratch::attended>(q.batch * q.tokens, q.batch, q.heads,

@@ -40,9 +40,8 @@ namespace detail {
 inline void check_cache_lists(const char* function, const attention_options& options) {
   const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
     if (!list.empty())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a cache knows the positions and counts of its tokens; leave ", name,
-                         " empty in the options, got length ", list.size()));
+      throw_invalid(function, "a cache knows the positions and counts of its tokens; leave ", name,
+                    " empty in the options, got length ", list.size());
   };
   demand_empty("query_positions", options.query_positions);
   demand_empty("key_positions", options.key_positions);
@@ -51,9 +50,8 @@ inline void check_cache_lists(const char* function, const attention_options& opt
   demand_empty("query_offsets", options.query_offsets);
   demand_empty("key_offsets", options.key_offsets);
   if (!equal(options.dropout, 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": dropout is for training; set it to 0 for attention to a cache, got ",
-                       options.dropout));
+    throw_invalid(function, "dropout is for training; set it to 0 for attention to a cache, got ",
+                  options.dropout);
 }
 
 /// Rows [b, b + number) of a matrix of scores, [number, heads, queries, keys].
@@ -122,8 +120,7 @@ class attended_call {
                out_.tokens);
     check_cache_lists("attention", options_);
     if (!rotates && raw())
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: this cache stores raw keys, give the layout and the table"));
+      throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
     for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
@@ -150,9 +147,8 @@ class attended_call {
                listed, k.tokens);
     const Index count = queries_.count(b);
     if (count > rows_.seen(b))
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: append the keys of the queries before they attend: ", count,
-                         " queries, ", rows_.seen(b), " cached tokens"));
+      throw_invalid("attention", "append the keys of the queries before they attend: ", count, " queries, ",
+                    rows_.seen(b), " cached tokens");
     if constexpr (requires { rows_.check_queries("attention", b, count); })
       if (count > 0) rows_.check_queries("attention", b, count);
   }

@@ -79,17 +79,15 @@ class axes_rows {
   std::span<const std::int64_t> next_positions(const char* function) const {
     for (const double largest : largest_)
       if (!equal(largest, std::floor(largest)))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the next position must be an integer, got one after a coordinate of ",
-                           largest, "; give coordinates, see next_coordinates"));
+        throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
+                      largest, "; give coordinates, see next_coordinates");
     return {next_.data(), next_.size()};
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
   number_array<double> next_coordinates(const char* function, Index tokens) const {
-    if (tokens < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
+    if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
     check_text(function, tokens);
     number_array<double> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
@@ -102,8 +100,7 @@ class axes_rows {
   void check_text(const char* function, Index tokens) const {
     for (const double largest : largest_)
       if (largest > limit - static_cast<double>(tokens))
-        ROPE_THROW(std::out_of_range,
-                   message(function, ": coordinates must be at most 2^53, got ", tokens, " after ", largest));
+        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", largest);
   }
 
   /// Appends new tokens to rows, which have size(b) each. Token t of row b is at coordinate(b, t, a) on axis
@@ -151,9 +148,8 @@ class axes_rows {
       for (Index i = first * axes_; i < last * axes_; ++i)
         if (delta < -integer_limit || delta > integer_limit || row(b)[i] > limit - by ||
             row(b)[i] < -limit - by)
-          ROPE_THROW(std::out_of_range,
-                     message(function, ": coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
-                             " and a delta of ", delta));
+          throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
+                             " and a delta of ", delta);
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
@@ -187,8 +183,8 @@ class axes_rows {
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
-      ROPE_THROW(std::length_error, message(owner, ": coordinates of ", axes, " axes for [", batch, ", ",
-                                            capacity, "] tokens exceed the address space"));
+      throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
+                   " tokens exceed the address space");
     return batch * capacity * axes;
   }
   /// The end of `rows` among those kept here: cache_rows counts one row in a batch without rows.

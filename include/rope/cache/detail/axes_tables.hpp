@@ -47,17 +47,15 @@ inline contiguous_positions positions_of_row(const token_rows& all, Index b, Ind
 /// Throws:  std::invalid_argument unless there is a row of coordinates for every token
 inline token_rows checked_token_rows(const char* function, Index rows, Index batch, Index tokens) {
   if (rows != tokens && rows != batch * tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": coordinates must have [tokens] = ", tokens,
-                       " or [batch * tokens] = ", batch * tokens, " rows, got ", rows));
+    throw_invalid(function, "coordinates must have [tokens] = ", tokens,
+                  " or [batch * tokens] = ", batch * tokens, " rows, got ", rows);
   return {rows == tokens ? 0 : tokens};
 }
 
 /// Throws:  std::invalid_argument unless coordinates of so many axes are those of the cache
 inline void check_axes(const char* function, Index cache_axes, Index axes) {
   if (axes != cache_axes)
-    ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", cache_axes,
-                                              " axes, got coordinates of ", axes));
+    throw_invalid(function, "tokens of this cache have ", cache_axes, " axes, got coordinates of ", axes);
 }
 
 /// Whether the rows of a table are the tokens themselves; they are positions otherwise.
@@ -67,11 +65,9 @@ template <class S>
 bool is_coordinate_table(const char* function, Index axes, const frequency_table<S>& table) {
   if (table.source() == table_source::positions) return false;
   if (table.source() != table_source::coordinates)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": a cache with axes takes a table of coordinates or, for text, of positions, got one "
-                       "of ",
-                       table.source() == table_source::entries ? "given entries" : "float angles"));
+    throw_invalid(function,
+                  "a cache with axes takes a table of coordinates or, for text, of positions, got one of ",
+                  table.source() == table_source::entries ? "given entries" : "float angles");
   check_axes(function, axes, table.axes());
   return true;
 }
@@ -126,9 +122,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   else if (stored.first_channel != given.first_channel)
     got = "the right ones at another channel";
   if (got != nullptr)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(owner, ": give the layout and the frequencies that the keys were rotated by, got ", got));
+    throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
 
 /// Of two rotations that turn alike, the one that knows the frequencies on all axes, if either does.
@@ -168,17 +162,14 @@ class turn_between_axes {
                                         const placed_table<From>& from, const placed_table<To>& to) {
     const Index pairs = from.table().pairs();
     if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
-      ROPE_THROW(
-          std::invalid_argument,
-          message(function, ": both tables must have the same pairs and begin at the same channel, got ",
-                  pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(), " and ",
-                  to.first_channel()));
+      throw_invalid(function, "both tables must have the same pairs and begin at the same channel, got ",
+                    pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(),
+                    " and ", to.first_channel());
     const bool from_axes = is_coordinate_table(function, axes, from.table()),
                to_axes = is_coordinate_table(function, axes, to.table());
     if (!text_only && !(from_axes && to_axes))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
-                         from_axes ? "second" : "first", " is one of positions"));
+      throw_invalid(function, "keys on ", axes, " axes turn between tables of coordinates, the ",
+                    from_axes ? "second" : "first", " is one of positions");
     return {number_array<phase>(pairs, 1, phase{}),
             to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
   }

@@ -96,9 +96,8 @@ class cache_memory {
     check_shape(function, k_name, k, head_dim_ - first_new_channel());
     check_shape(function, v_name, v, value_dim_);
     if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", k_name, " and ", v_name, " must have the same tokens, got ",
-                         k.tokens, " and ", v.tokens));
+      throw_invalid(function, k_name, " and ", v_name, " must have the same tokens, got ", k.tokens, " and ",
+                    v.tokens);
     check_counts(function, counts, batch_, k.tokens);
   }
 
@@ -166,9 +165,8 @@ class cache_memory {
   void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
     check_view(function, x);
     if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
-                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
+                    shape_text(x));
     check_memory(function, x);
   }
 
@@ -180,12 +178,11 @@ class cache_memory {
     Index size = Index(sizeof(T));
     for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
       if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
-                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
+        throw_invalid(owner, "extents must not be negative, got ",
+                      shape_text({batch_, slots_, heads_, head_dim}));
       // Strides are products of extents even where another one is zero.
       if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
-                                              head_dim, "] exceeds the address space"));
+        throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
       size *= (std::max)(extent, Index{1});
     }
     const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;

@@ -131,8 +131,7 @@ class cache_rows {
   Index common_size(const char* function) const {
     for (const Index size : sizes_)
       if (size != sizes_[0])
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
+        throw_invalid(function, "every row must have the same size, got ", sizes_[0], " and ", size);
     return size(0);
   }
 
@@ -159,8 +158,8 @@ class cache_rows {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
       const Index count = count_of(static_cast<Index>(b), tokens, counts);
       if (count > capacity_ - sizes_[b])
-        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
-                                              sizes_[b], " of ", capacity_));
+        throw_length(function, "", count, " tokens do not fit, the cache holds ", sizes_[b], " of ",
+                     capacity_);
     }
   }
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
@@ -173,9 +172,8 @@ class cache_rows {
     for (Index b = 0; b < batch_ && !counts.empty(); ++b)
       for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
     if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": positions must stay within 2^53 in magnitude, got ",
-                         range.smallest < -position_limit ? range.smallest : range.largest));
+      throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
+                         range.smallest < -position_limit ? range.smallest : range.largest);
   }
   /// Calls write(b, first, count, slot) for runs of new tokens, which go to slots from `slot` on.
   template <class Threads, class Write, class Forget>
@@ -206,14 +204,13 @@ class cache_rows {
   void check_tokens(const char* function, row_range rows, Index first, Index count) const {
     const Index held = size(rows.first);
     if (first < 0 || count < 0 || first > held || count > held - first)
-      ROPE_THROW(std::out_of_range, message(function, ": first ", first, " and count ", count,
-                                            " must stay inside the ", held, " tokens that are held"));
+      throw_out_of_range(function, "first ", first, " and count ", count, " must stay inside the ", held,
+                         " tokens that are held");
   }
   /// Throws:  std::out_of_range unless rows have had so many tokens
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
     const Index held = this->size(rows.first);
-    if (size < 0 || size > held)
-      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    if (size < 0 || size > held) throw_out_of_range(function, "size must be in [0, ", held, "], got ", size);
   }
   void truncate(row_range rows, std::int64_t first_lost) {
     const auto size = to_index(first_lost);
@@ -238,9 +235,8 @@ class cache_rows {
       for (Index t = first; t < last; ++t) {
         const std::int64_t position = positions(b)[at(t)];
         if (delta < -position_limit - position || delta > position_limit - position)
-          ROPE_THROW(std::out_of_range,
-                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
-                             " and a delta of ", delta));
+          throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
+                             " and a delta of ", delta);
       }
   }
   /// The rows of a shift, once it is checked.

@@ -80,14 +80,12 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
                         const placed_table<S>& table) {
   if (cache.axes() == 0) return false;
   if (cache.storage() == key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": raw keys on ", cache.axes(),
-                       " axes are read by a table of all tokens, append and attend to them by hand"));
+    throw_invalid(function, "raw keys on ", cache.axes(),
+                  " axes are read by a table of all tokens, append and attend to them by hand");
   if (!is_coordinate_table(function, cache.axes(), table.table())) return false;
   if (chunk_of(cache, tokens) < tokens)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
-                       " tokens at a time by a table of their coordinates, got ", tokens));
+    throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                  " tokens at a time by a table of their coordinates, got ", tokens);
   check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
@@ -103,10 +101,9 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
-                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
-                       cache.head_dim(), ", ", cache.value_dim(), "]"));
+    throw_invalid(function, "the cache must have [kv_heads, head_dim, value_dim] = ",
+                  shape_text({shape.kv_heads, shape.head_dim, shape.value_dim}), ", got ",
+                  shape_text({cache.kv_heads(), cache.head_dim(), cache.value_dim()}));
   check_counts(function, counts, cache.batch(), tokens);
   cache.rules(function, options);
   check_cache_lists(function, options);
@@ -116,7 +113,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
   if (table == nullptr) {
     if (cache.storage() == key_storage::raw)
-      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
+      throw_invalid(function, "this cache stores raw keys, give the table");
     return;
   }
   if constexpr (pair_layout<Layout>) {

@@ -101,16 +101,14 @@ class newest_tokens {
     if (queries <= even_) return {};
     if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
     if (even_ == 0 && width_ == unknown)
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": the rows differ in the tokens that they took or lost; give counts, how many "
-                         "queries each row has, got none, for q.tokens = ",
-                         queries));
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the rows differ in the tokens that they took or lost; give counts, how many "
-                       "queries each row has, or q.tokens of ",
-                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries));
+      throw_invalid(function,
+                    "the rows differ in the tokens that they took or lost; give counts, how many queries "
+                    "each row has, got none, for q.tokens = ",
+                    queries);
+    throw_invalid(function,
+                  "the rows differ in the tokens that they took or lost; give counts, how many queries each "
+                  "row has, or q.tokens of ",
+                  even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
   }
 
  private:

@@ -40,9 +40,8 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
   const auto of_table = table.coordinates();
   for (Index a = 0; a < table.axes(); ++a)
     if (!equal(of_table(row, a), coordinates[a]))
-      ROPE_THROW(std::invalid_argument,
-                 message("attention: the table must be at the coordinates of ", token, ", row ", row,
-                         " is at ", of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]));
+      throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
+                    of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
 
 /// Checks a table for raw keys, whose rows are all tokens, row by row of the batch.
@@ -52,15 +51,13 @@ template <class Layout, class T, class Rows, class S>
 void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   if (!is_coordinate_table("attention", rows.axes(), table))
-    ROPE_THROW(std::invalid_argument,
-               message("attention: raw keys on ", rows.axes(),
-                       " axes are read by a table at cache.coordinates(), got one of positions"));
+    throw_invalid("attention", "raw keys on ", rows.axes(),
+                  " axes are read by a table at cache.coordinates(), got one of positions");
   std::int64_t size = 0;
   for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
   if (table.rows() != size)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: raw keys are read by a table at cache.coordinates(), which has ", size,
-                       " rows, got ", table.rows()));
+    throw_invalid("attention", "raw keys are read by a table at cache.coordinates(), which has ", size,
+                  " rows, got ", table.rows());
   check_rotation<Layout>("attention", q, placed, known_range{});
   Index row = 0;
   for (Index b = 0; b < rows.batch(); ++b)
@@ -94,10 +91,10 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
     for (Index a = 0; a < rows.axes(); ++a)
       if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
-        ROPE_THROW(std::invalid_argument,
-                   message("attention: a table of positions turns text, which is at one integer on all "
-                           "axes; give a table of coordinates for a query at ",
-                           at[0], " and ", at[a]));
+        throw_invalid("attention",
+                      "a table of positions turns text, which is at one integer on all axes; give a table of "
+                      "coordinates for a query at ",
+                      at[0], " and ", at[a]);
     const auto position = static_cast<std::int64_t>(at[0]);
     range.include(position);
     return position;

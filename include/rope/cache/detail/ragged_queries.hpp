@@ -72,21 +72,18 @@ class newest_in_pages : public row_queries {
   void check_counts(const char* function, Index batch) const {
     if (!laid_end_to_end()) {
       if (batch != sequences())
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": without query_offsets there is a row for each of the ", sequences(),
-                           " sequences, got ", batch));
+        throw_invalid(function, "without query_offsets there is a row for each of the ", sequences(),
+                      " sequences, got ", batch);
     } else {
       if (batch != 1 || offset_count() != sequences() + 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": query_offsets are sequences + 1 = ", sequences() + 1,
-                           " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch));
+        throw_invalid(function, "query_offsets are sequences + 1 = ", sequences() + 1,
+                      " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch);
       check_offsets_of(function, sequences());
     }
     for (Index s = 0; s < sequences(); ++s)
       if (count(s) > pages_.length(s))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": lengths include the new tokens: sequence ", s, " has a length of ",
-                           pages_.length(s), " and ", count(s), " new tokens"));
+        throw_invalid(function, "lengths include the new tokens: sequence ", s, " has a length of ",
+                      pages_.length(s), " and ", count(s), " new tokens");
   }
 
   Index sequences() const { return pages_.sequences(); }

@@ -25,8 +25,7 @@ template <class Rows>
 std::vector<Index> checked_sources(const char* function, const row_list& from, const Rows& rows,
                                    Index batch) {
   if (from.size() != static_cast<std::size_t>(batch))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
+    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
   std::vector<Index> sources;
   for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from.given(b)));
   return sources;

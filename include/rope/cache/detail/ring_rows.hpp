@@ -79,8 +79,7 @@ class ring_rows {
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position in a sequence must not be negative, got ", position));
+      throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
 
   /// A ring has room for all tokens, at the positions that it gives them.
@@ -137,11 +136,10 @@ class ring_rows {
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
-        ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", seen(b), "], got ", size));
+        throw_out_of_range(function, "size must be in [0, ", seen(b), "], got ", size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
-        ROPE_THROW(std::out_of_range,
-                   message(function, ": tokens before ", oldest_[at(b)],
-                           " were overwritten and the window of token ", size, " needs them"));
+        throw_out_of_range(function, "tokens before ", oldest_[at(b)],
+                           " were overwritten and the window of token ", size, " needs them");
     }
   }
   void truncate(row_range rows, std::int64_t size) {

@@ -21,8 +21,7 @@ namespace detail {
 
 /// Throws:  std::out_of_range unless row b is one of `batch`
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
-  if (b < 0 || b >= batch)
-    ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch, "), got ", b));
+  if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
   return to_index(b);
 }
 
@@ -81,12 +80,10 @@ class row_list : public row_counts {
 inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
   if (counts.empty()) return;
   if (static_cast<Index>(counts.size()) != batch)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
+    throw_invalid(function, "counts must be [batch] = ", batch, ", got ", counts.size());
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
-                                                "], got ", counts.given(b)));
+      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
 
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.

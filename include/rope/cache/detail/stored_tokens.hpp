@@ -98,9 +98,8 @@ class stored_tokens {
   void store_at(const char* function, const head_view<K>& k, const head_view<V>& v,
                 const token_coordinates& at, const row_counts& counts, const Threads& threads) {
     if (!on_axes())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a cache of positions takes no coordinates, make it with token_axes{",
-                         at.axes(), "}"));
+      throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
+                    at.axes(), "}");
     check_axes(function, coordinates_.axes(), at.axes());
     memory_.check_new(function, k, v, counts);
     const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
@@ -135,10 +134,8 @@ class stored_tokens {
     check_table<Layout>(owner, table);
     constexpr bool by_rows = std::is_same_v<Source, token_rows>;
     if (!by_rows && on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
-      ROPE_THROW(std::invalid_argument,
-                 message(function,
-                         ": a table of coordinates says where its tokens are, append them without "
-                         "positions"));
+      throw_invalid(function,
+                    "a table of coordinates says where its tokens are, append them without positions");
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     const auto norm = checked_norm(function, transform.norm, k);
     for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {

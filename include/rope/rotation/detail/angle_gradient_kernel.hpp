@@ -79,10 +79,7 @@ auto checked_gradient(const char* function, const head_view<const X>& x, const h
   check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
-                       d_x.head_dim, "]"));
+    throw_invalid(function, "d_x must have the shape of x, ", shape_text(x), ", got ", shape_text(d_x));
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
   return turned_heads<X, G, typename Table::scalar, std::remove_const_t<decltype(source)>>{
@@ -95,10 +92,9 @@ auto checked_gradient(const char* function, const head_view<const X>& x, const h
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
   if (table.source() == table_source::entries)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the table must be made from frequencies, got one of given entries: use "
-                       "angle_gradient or table_gradient"));
+    throw_invalid(function,
+                  "the table must be made from frequencies, got one of given entries: use angle_gradient or "
+                  "table_gradient");
 }
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].

@@ -97,10 +97,9 @@ template <class Layout, class T, class S>
 key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   if (table.source() != table_source::positions)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
-                       "table of a range of positions"));
+    throw_invalid(function,
+                  "the angle must be position * inv_freq, not of float angles or coordinates; give a table "
+                  "of a range of positions");
   return {steps_of(table), 1.0, placed.first_channel()};
 }
 
@@ -114,19 +113,15 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   const frequency_table<From>& from = placed_from.table();
   const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both tables must begin at the same channel, got ",
-                       placed_from.first_channel(), " and ", placed_to.first_channel()));
+    throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
+                  " and ", placed_to.first_channel());
   if (from.pairs() != to.pairs())
-    ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
-                                              from.pairs(), " and ", to.pairs()));
+    throw_invalid(function, "both tables must have the same pairs, got ", from.pairs(), " and ", to.pairs());
   if (from.source() != table_source::positions || to.source() != table_source::positions)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function,
-                ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
-                "but is not in the ",
-                from.source() == table_source::positions ? "second" : "first"));
+    throw_invalid(function,
+                  "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
+                  "but is not in the ",
+                  from.source() == table_source::positions ? "second" : "first");
   number_array<phase> step = steps_of(to);
   const number_array<phase> before = steps_of(from);
   for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);

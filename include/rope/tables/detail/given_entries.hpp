@@ -49,8 +49,7 @@ struct given_entries {
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
     if (!sum_is_position(first, rows))
-      ROPE_THROW(std::length_error,
-                 message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
+      throw_length(function, "the positions of ", rows, " rows from ", first, " on exceed int64");
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
@@ -64,10 +63,9 @@ struct given_entries {
         constexpr double largest = largest_radius<S>;
         if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
-          ROPE_THROW(std::invalid_argument,
-                     message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
-                             -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
-                             " and sin = ", s, " at row ", r, ", pair ", i));
+          throw_invalid(function, "an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
+                        -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
+                        " and sin = ", s, " at row ", r, ", pair ", i);
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
@@ -99,9 +97,8 @@ inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Der
 template <class Cos, class Sin>
 void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
   if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": cos and sin must have one shape, got [", cos.rows(), ", ", cos.cols(),
-                       "] and [", sin.rows(), ", ", sin.cols(), "]"));
+    throw_invalid(function, "cos and sin must have one shape, got ", shape_text({cos.rows(), cos.cols()}),
+                  " and ", shape_text({sin.rows(), sin.cols()}));
 }
 
 }  // namespace detail

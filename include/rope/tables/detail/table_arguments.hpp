@@ -38,7 +38,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
+    throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
 
@@ -47,8 +47,7 @@ std::int64_t checked_position(const char* function, Position position) {
 /// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
-  if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  if (count < Count{0}) throw_invalid(function, "count must not be negative, got ", count);
   return checked_position(function, count);
 }
 
@@ -58,11 +57,9 @@ std::int64_t checked_count(const char* function, Count count) {
 template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
-  if (to < from)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
+  if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
   if (!difference_is_position(to, from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
+    throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
 
@@ -73,14 +70,11 @@ Index checked_rows(const char* function, First first, Last last) {
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(
-            "frequency_table: frequencies must have a pair, got 0: they were moved from, so give those that "
-            "they were moved to"));
+    throw_invalid(
+        "frequency_table",
+        "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    ROPE_THROW(std::length_error,
-               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
 
@@ -93,10 +87,9 @@ double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
   if (attention_factor < static_cast<double>((limits::min)()) ||
       attention_factor > static_cast<double>((limits::max)()))
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
-                       limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                       "], the normal numbers of the type of its entries, got ", attention_factor));
+    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                  limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                  "], the normal numbers of the type of its entries, got ", attention_factor);
   return attention_factor;
 }
 
@@ -124,8 +117,7 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
                 "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
   if (columns != axes)
-    ROPE_THROW(std::invalid_argument, message(function, ": coordinates must be [rows, ", axes, "], got [",
-                                              rows, ", ", columns, "]"));
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -138,9 +130,8 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
     for (Index a = 0; a < axes; ++a)
       if (!fits(at(r, a))) {
         using shown = std::conditional_t<whole, coordinate, double>;
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": a coordinate must be finite and at most 2^53 in magnitude, got ",
-                           static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a));
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
       }
 }
 
