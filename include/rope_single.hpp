@@ -13382,24 +13382,41 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
                   shape_text(integers));
   check_memory(function, x);
 }
-/// Rounds one head of a checked view.
-template <class X>
-void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
-  if constexpr (std::is_same_v<X, float>) {
-    *scale = quantize_channels(x, count, integers);
-  } else {
-    struct quantized_numbers {};
-    float* wide = workspace<quantized_numbers, float>(count);
-    widen(x, count, wide);
-    *scale = quantize_channels(wide, count, integers);
-  }
-}
 /// Calls body(b, t, h) for every head of a view.
 template <class X, class Threads, class Body>
 void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
   parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
+}
+/// Rounds every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+    } else {
+      struct quantized_numbers {};
+      float* wide = workspace<quantized_numbers, float>(x.head_dim);
+      widen(x.at(b, t, h), x.head_dim, wide);
+      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+/// The numbers of every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
+    }
   });
 }
 }  // namespace detail
@@ -13428,10 +13445,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
   static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("quantize", x, out);
-  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                                  out.scale_at(b, t, h));
-  });
+  detail::quantize_all(x, out, threads);
 }
 /// The numbers that integers and scales stand for.
 ///
@@ -13451,17 +13465,7 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
   ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
   static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("dequantize", out, x);
-  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
-    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
-  });
+  detail::dequantize_all(x, out, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
@@ -13478,58 +13482,50 @@ template <class T>
 class head_memory {
  public:
   /// \param channels  of all heads, 0 where there are no heads or no channels
-  head_memory(std::size_t channels, std::size_t /*heads*/) : channels_(channels) {}
-  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  /// \param scales    of all heads where T is quantized, else 0
+  head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
+  stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
   }
-  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  stored_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
   }
  private:
+  template <class X, class Scale>
+  static stored_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
+                                Index head_dim) {
+    if constexpr (is_quantized<T>)
+      return bhsd(channels, scales, batch, heads, slot_count, head_dim);
+    else
+      return bhsd(channels, batch, heads, slot_count, head_dim);
+  }
   storage<T> channels_;
-};
-template <std::same_as<std::int8_t> T>
-class head_memory<T> {
- public:
-  head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
-  quantized_view<std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-  quantized_view<const std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
- private:
-  storage<std::int8_t> integers_;
   storage<float> scales_;
 };
 /// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
 /// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
-template <class T, class Visit>
-void for_each_part(const head_view<T>& heads, Index h, Index a, Index from, Index b, Index to, Index count,
+template <class View, class Visit>
+void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
                    const Visit& visit) {
   visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+  if constexpr (is_quantized<typename View::value_type>)
+    visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
 }
-template <class T, class Visit>
-void for_each_part(const quantized_view<T>& heads, Index h, Index a, Index from, Index b, Index to,
-                   Index count, const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-  visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
-}
-/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which turn and are
+/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which rotate and are
 /// rounded again.
-template <class T, class Turn, class By>
-void turn_stored(Turn& turn, const head_view<T>& keys, Index b, Index slot, const By& by) {
-  turn.turn(keys, b, slot, by);
-}
-template <class Turn, class By>
-void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, Index slot, const By& by) {
-  struct turned_numbers {};
-  const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-  const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
-                                        keys.heads, Index{keys.head_dim});
-  dequantize(token, numbers);
-  turn.turn(numbers, Index{0}, Index{0}, by);
-  quantize(numbers, token);
+template <class Turn, class View, class By>
+void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
+  if constexpr (is_quantized<typename View::value_type>) {
+    struct turned_numbers {};
+    const auto token = keys.batch_range(b, 1).token_range(slot, 1);
+    const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+                                          keys.heads, Index{keys.head_dim});
+    dequantize_all(token, numbers);
+    turn.turn(numbers, Index{0}, Index{0}, by);
+    quantize_all(numbers, token);
+  } else {
+    turn.turn(keys, b, slot, by);
+  }
 }
 /// Whether heads of X are stored as channels of type T with one rounding at most.
 template <class X, class T>
@@ -13547,103 +13543,58 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
-template <class X, class T>
-void copy_channels(const head_view<X>& x, const head_view<T>& out) {
-  using value = std::remove_const_t<X>;
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index h = 0; h < x.heads; ++h)
-      for (Index t = 0; t < x.tokens; ++t) {
-        if constexpr (std::is_same_v<value, T>)
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-        else
-          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                  .template cast<T>();
-      }
+template <class From, class To>
+void copy_channels(const From& x, const To& out) {
+  using X = typename From::value_type;
+  using T = typename To::value_type;
+  if constexpr (is_quantized<T>) {
+    quantize_all(x, out);
+  } else if constexpr (is_quantized<X>) {
+    dequantize_all(x, out);
+  } else {
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index h = 0; h < x.heads; ++h)
+        for (Index t = 0; t < x.tokens; ++t) {
+          if constexpr (std::is_same_v<X, T>)
+            std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+          else
+            Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+                Eigen::Map<const Eigen::Array<X, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                    .template cast<T>();
+        }
+  }
 }
-/// The same with integers and scales.
-template <class X>
-void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  quantize(x, out);
-}
-template <class X, class T>
-void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
-  dequantize(x, out);
-}
-/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
-/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
-  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+/// Rotates `x` into `out`, which may be of another type, and normalises it before where there is a norm: in
+/// the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
+template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
+void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,
+                     const Norm& norm = {}) {
+  using X = typename From::value_type;
+  using T = typename To::value_type;
+  using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
+  const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
+    if constexpr (std::is_same_v<Norm, no_norm>)
+      rotate_all<Layout, false>(from, to, table, positions);
+    else
+      normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
+  };
+  const auto rotate_into = [&](const head_view<A>& to) {
+    if constexpr (std::is_same_v<X, A>) {
+      rotate(x, to);
+    } else {
+      copy_channels(x, to);
+      rotate(to, to);
+    }
+  };
+  if constexpr (std::is_same_v<A, T>) {
+    rotate_into(out);
+  } else {
     struct rotated_tokens {};
-    value* memory = workspace<rotated_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
-    copy_channels(wide, out);
-  } else {
-    copy_channels(x, out);
-    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
-  }
-}
-/// The same for heads that are normalised first.
-template <class Layout, class X, class T, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, const norm_rule<W>& norm) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
-  } else {
-    struct normed_tokens {};
-    value* memory = workspace<normed_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
+    const head_view<A> wide =
+        bshd(workspace<rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_into(wide);
     copy_channels(wide, out);
   }
-}
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
-  } else {
-    copy_channels(x, wide);
-    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
-  }
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  copy_channels(x, wide);
-  normalize_and_rotate_all<Layout, float>(head_view<const float>(wide), wide, norm, table, positions);
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  dequantize(x, out);
-  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
 }
 }  // namespace detail
 }  // namespace ROPE_ABI

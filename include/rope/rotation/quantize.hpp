@@ -36,25 +36,43 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   check_memory(function, x);
 }
 
-/// Rounds one head of a checked view.
-template <class X>
-void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
-  if constexpr (std::is_same_v<X, float>) {
-    *scale = quantize_channels(x, count, integers);
-  } else {
-    struct quantized_numbers {};
-    float* wide = workspace<quantized_numbers, float>(count);
-    widen(x, count, wide);
-    *scale = quantize_channels(wide, count, integers);
-  }
-}
-
 /// Calls body(b, t, h) for every head of a view.
 template <class X, class Threads, class Body>
 void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
   parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
+}
+
+/// Rounds every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+    } else {
+      struct quantized_numbers {};
+      float* wide = workspace<quantized_numbers, float>(x.head_dim);
+      widen(x.at(b, t, h), x.head_dim, wide);
+      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+
+/// The numbers of every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
+    }
   });
 }
 
@@ -85,10 +103,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
   static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("quantize", x, out);
-  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                                  out.scale_at(b, t, h));
-  });
+  detail::quantize_all(x, out, threads);
 }
 
 /// The numbers that integers and scales stand for.
@@ -109,17 +124,7 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
   ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
   static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("dequantize", out, x);
-  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
-    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
-      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      detail::round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
-  });
+  detail::dequantize_all(x, out, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
