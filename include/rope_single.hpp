@@ -10194,8 +10194,8 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_view(function, q);
   check_view(function, k);
   check_same_tokens(function, q, k);
-  check_rotation<Layout>(function, q, table, source);
-  check_rotation<Layout>(function, k, table, source);
+  check_memory(function, q, k);
+  check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
   if (share_first_elements(q, k))
@@ -22180,16 +22180,25 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// What can be wrong with any of the heads, found before the first of them is written.
+/// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
 ///
-/// Throws:  as check_rotation; std::invalid_argument unless there is one table per head
-template <class Layout, class T, rotation_table Table, class P>
-void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
-                 const P& positions) {
+/// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one table
+///          per head
+template <class Layout, bool inverse, class T, rotation_table Table, class P, class Threads>
+void rotate_heads_checked(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
+                          const P& positions, const Threads& threads) {
   if (static_cast<Index>(tables.size()) != x.heads)
     throw_invalid(function, "give one table per head, ", x.heads, ", got ", tables.size());
   const auto source = position_source(positions, x.tokens);
-  for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
+  for (const Table& table : tables) {
+    check_rotation<Layout>(function, x, placed(table), source);
+    if (inverse) check_inverse(function, placed(table));
+  }
+  check_written(function, x);
+  for (Index h = 0; h < x.heads; ++h) {
+    const head_view<T> head = x.head_range(h, 1);
+    rotate_all<Layout, inverse, T>(head, head, placed(tables[static_cast<std::size_t>(h)]), source, threads);
+  }
 }
 }  // namespace detail
 /// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
@@ -22210,10 +22219,9 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
-  const detail::kept_positions<P> kept = positions;
-  detail::check_heads<Layout>("rotate_heads", x, tables, kept);
-  for (Index h = 0; h < x.heads; ++h)
-    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_heads", "x", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_heads_checked<Layout, false>("rotate_heads", x, tables, positions, threads);
 }
 /// Undoes `rotate_heads` in place, as `unrotate` does.
 ///
@@ -22223,10 +22231,9 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
-  const detail::kept_positions<P> kept = positions;
-  detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
-  for (Index h = 0; h < x.heads; ++h)
-    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
+  ROPE_DETAIL_CHECK_WRITABLE("unrotate_heads", "x", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_heads_checked<Layout, true>("unrotate_heads", x, tables, positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);

@@ -3,6 +3,7 @@
 
 #include <rope/frequencies/vision_axes.hpp>
 #include <rope/positions/grid_positions.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -99,4 +100,21 @@ TEST_CASE("a call that is wrong for one head changes no head", "[rotation][rotat
                 "rotary_dim must not exceed head_dim"));
   CHECK(refuses(range, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(8), 5}}, 0, "position 5"));
   CHECK(refuses(argument, list(3, {frequencies(8), 9}), std::vector<int>{1, 2}, "ids must be [tokens] = 6"));
+
+  // The factor of the last table has no inverse that is a number of its type.
+  std::vector<float> x = before;
+  const frequencies growing = frequencies::custom(frequencies(8).inv_freq(), 0x1p127);
+  const list without_inverse = {{frequencies(8), 9}, {frequencies(8), 9}, {growing, 9}};
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { rope::unrotate_heads<half_split>(rope::thd(x.data(), L, H, D), without_inverse); },
+      "rope::unrotate_heads: the attention_factor must be at most 2^126"));
+  CHECK(same_bits(x, before));
+  rope::head_view<float> expanded = rope::thd(x.data(), L, H, D);
+  expanded.head_stride = 0;
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        rope::rotate_heads<half_split>(expanded, list(3, {frequencies(8), 9}));
+      },
+      "rope::rotate_heads: the channels of a view that is written must not overlap, got a stride of 0"));
+  CHECK(same_bits(x, before));
 }

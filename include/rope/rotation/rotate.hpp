@@ -2,6 +2,7 @@
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
 
+#include <algorithm>  // std::min
 #include <cstdint>
 #include <type_traits>
 
@@ -58,8 +59,8 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_view(function, q);
   check_view(function, k);
   check_same_tokens(function, q, k);
-  check_rotation<Layout>(function, q, table, source);
-  check_rotation<Layout>(function, k, table, source);
+  check_memory(function, q, k);
+  check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
   if (share_first_elements(q, k))

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -11,8 +12,8 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -22,16 +23,25 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What can be wrong with any of the heads, found before the first of them is written.
+/// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
 ///
-/// Throws:  as check_rotation; std::invalid_argument unless there is one table per head
-template <class Layout, class T, rotation_table Table, class P>
-void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
-                 const P& positions) {
+/// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one table
+///          per head
+template <class Layout, bool inverse, class T, rotation_table Table, class P, class Threads>
+void rotate_heads_checked(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
+                          const P& positions, const Threads& threads) {
   if (static_cast<Index>(tables.size()) != x.heads)
     throw_invalid(function, "give one table per head, ", x.heads, ", got ", tables.size());
   const auto source = position_source(positions, x.tokens);
-  for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
+  for (const Table& table : tables) {
+    check_rotation<Layout>(function, x, placed(table), source);
+    if (inverse) check_inverse(function, placed(table));
+  }
+  check_written(function, x);
+  for (Index h = 0; h < x.heads; ++h) {
+    const head_view<T> head = x.head_range(h, 1);
+    rotate_all<Layout, inverse, T>(head, head, placed(tables[static_cast<std::size_t>(h)]), source, threads);
+  }
 }
 
 }  // namespace detail
@@ -54,10 +64,9 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
-  const detail::kept_positions<P> kept = positions;
-  detail::check_heads<Layout>("rotate_heads", x, tables, kept);
-  for (Index h = 0; h < x.heads; ++h)
-    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_heads", "x", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_heads_checked<Layout, false>("rotate_heads", x, tables, positions, threads);
 }
 
 /// Undoes `rotate_heads` in place, as `unrotate` does.
@@ -68,10 +77,9 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
-  const detail::kept_positions<P> kept = positions;
-  detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
-  for (Index h = 0; h < x.heads; ++h)
-    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
+  ROPE_DETAIL_CHECK_WRITABLE("unrotate_heads", "x", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_heads_checked<Layout, true>("unrotate_heads", x, tables, positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
