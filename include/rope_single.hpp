@@ -7187,9 +7187,13 @@ struct row_buffers {
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
 bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, const tile_range& keys) {
-  for (Index j = keys.first; j < keys.last; ++j)
-    if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
-  return true;
+  if constexpr (is_quantized<C>) {
+    return has_finite_scales(x, b, head, begin, keys);
+  } else {
+    for (Index j = keys.first; j < keys.last; ++j)
+      if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
+    return true;
+  }
 }
 /// The type that rows are packed from. Integers are multiplied by their scales before.
 template <class C>
@@ -8020,11 +8024,7 @@ class decode_operands {
   static bool must_gather() { return false; }
   /// Whether the values of the hull are numbers.
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    if constexpr (is_quantized<C>) {
-      return has_finite_scales(call_.v, of_.b, kv, begin, hull);
-    } else {
-      return are_finite(call_.v, of_.b, kv, begin, hull);
-    }
+    return are_finite(call_.v, of_.b, kv, begin, hull);
   }
   /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
@@ -8543,6 +8543,50 @@ struct query_block {
   Index b, kv, first_head, heads, first_token, tokens;
   Index rows() const { return tokens * heads; }
 };
+/// Calls visit(n, keys, values) for runs of keys and values of a tile, which begin with key n of it: at regular
+/// strides, and columns of one panel from n % width on. What is packed behind them in the panel are zeros,
+/// until the next keys come.
+template <class T, class Turn, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
+                           Index count, const Visit& visit) {
+  constexpr Index width = panel_shape<arithmetic<T>>::width;
+  for (Index n = 0, here; n < count; n += here) {
+    here = (std::min)({width - n % width, count - n, call.k.run_from(begin + n)});
+    const auto run_of = [&](const token_source<C>& x) {
+      return token_run<C>{block.b, block.kv, begin + n, here, x.at(block.b, begin + n, block.kv)};
+    };
+    visit(n, run_of(call.k), run_of(call.v));
+  }
+}
+/// What prefill_block multiplies: the queries of a block, and a tile of keys and values, packed.
+///
+///     pack_queries(t, factor)        the rows of the heads of token t of the block, times factor
+///     clear_query(row)               zeros, of a row that sees nothing or is none
+///     pack_tile(begin, count)        keys and values of the tile that begins with key `begin`
+///     score(s, hull, scores)         scores [rows, tile] of strip s with the panels that hold keys of the hull
+///     finite_values(count)           whether the values of the tile are numbers
+///     exceeds(hull)                  whether values outside of the hull are multiplied too, by zero
+///     add_values(hull, weights, shrink, sums)
+///                                    sums [value_panels, rows, width] = shrink * sums + weights * values of the
+///                                    hull; the weights may be overwritten
+///     add_visible_values(rows, weights, softmax, sums)
+///                                    the same where values that rows do not see are not numbers: a row all of
+///                                    whose values are numbers gets the bits of add_values
+///     in_order(sums, room)           the sums of a panel in the order of channels
+template <class X, class A>
+concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
+                                    tile_softmax<A>& softmax) {
+  x.pack_queries(n, 1.0);
+  x.clear_query(n);
+  x.pack_tile(n, n);
+  x.score(n, hull, numbers);
+  { x.finite_values(n) } -> std::same_as<bool>;
+  { x.exceeds(hull) } -> std::same_as<bool>;
+  x.add_values(hull, numbers, shrink, numbers);
+  x.add_visible_values(n, numbers, softmax, numbers);
+  { x.in_order(shrink, numbers) } -> std::same_as<const A*>;
+};
+/// Products in the arithmetic type.
 template <class T, class Turn, class C>
 class prefill_operands {
   using A = arithmetic<T>;
@@ -8562,48 +8606,38 @@ class prefill_operands {
     buffers_.wide = values_ + shape::tile * padded_values;
     buffers_.turned = workspace<prefill_turned, T>(copied);
   }
-  /// Rows of the heads of token t of the block, times `factor`.
   void pack_queries(Index t, double factor) {
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
                  static_cast<A>(factor), buffers_,
                  [&](Index g) { return std::pair(query(t * block_.heads + g), Index{shape::rows}); });
   }
-  /// Zeros, of a row that sees nothing or is none.
   void clear_query(Index row) {
     for (Index d = 0; d < depth_; ++d) query(row)[d * shape::rows] = A(0);
   }
   void pack_tile(Index begin, Index count) {
-    for (Index n = 0, here; n < count; n += here) {
-      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
-      // are zeros, until the next keys come.
-      const Index column = n % shape::width;
-      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto run_of = [&](const token_source<C>& x) {
-        return token_run<C>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
-      };
-      const auto keys = read_keys<packable<typename call_type::turned>>(call_, run_of(call_.k), buffers_);
-      pack_transposed(keys.rows, keys.stride, here, shape::width - column, depth_,
-                      keys_ + (n - column) * depth_ + column, shape::width);
-      const auto values = read_values<packable<C>>(call_, run_of(call_.v), buffers_);
-      for (Index j = 0; j < here; ++j)
-        pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
-                 shape::tile * shape::width);
-    }
+    for_each_run_of_panel(
+        call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
+          const Index column = n % shape::width;
+          const auto keys = read_keys<packable<typename call_type::turned>>(call_, k, buffers_);
+          pack_transposed(keys.rows, keys.stride, k.count, shape::width - column, depth_,
+                          keys_ + (n - column) * depth_ + column, shape::width);
+          const auto values = read_values<packable<C>>(call_, v, buffers_);
+          for (Index j = 0; j < v.count; ++j)
+            pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
+                     shape::tile * shape::width);
+        });
   }
-  /// Scores of strip s with the panels that hold keys of the hull.
   void score(Index s, const tile_range& hull, A* scores) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
       score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
   }
-  /// Whether the values of the tile are numbers. (Zeros behind the last channel are.)
+  /// Zeros behind the last channel are numbers.
   bool finite_values(Index count) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       if (!all_finite(panel(c), count * shape::width)) return false;
     return true;
   }
-  /// Whether values outside of the hull are multiplied too, by zero.
   static bool exceeds(const tile_range& /*hull*/) { return false; }
-  /// sums [value_panels, rows, width] = shrink * sums + weights * values of the hull
   void add_values(const tile_range& hull, const A* weights, const A* shrink, A* sums) const {
     for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
       if (value_dim_ - c > lanes<packet<A>>)
@@ -8611,7 +8645,6 @@ class prefill_operands {
       else
         value_panel<A, 1>(weights, panel(c), hull.first, hull.last, shrink, sums);
   }
-  /// The same where values that rows do not see are not numbers.
   void add_visible_values(Index rows, const A* weights, tile_softmax<A>& softmax, A* sums) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
@@ -8620,7 +8653,6 @@ class prefill_operands {
               r, weights + r * shape::tile, [&](Index j) { return panel(c) + j * shape::width; },
               shape::width, [&](Index place) -> A& { return sums[place]; });
   }
-  /// The sums of a panel in the order of channels.
   static const A* in_order(const A* sums, A* /*room*/) { return sums; }
  private:
   A* query(Index row) const {
@@ -8635,43 +8667,113 @@ class prefill_operands {
   A* values_;   // [value_panels, tile, width]
   row_buffers<T> buffers_;
 };
+/// What products of pairs of neighbours share, whatever the numbers: bfloat16_operands and integer_operands
+/// add how queries and weights become such numbers.
+///
 /// \tparam Products  bfloat16_products or integer_products
-template <class Products>
-class paired_values {
+template <class T, class Turn, class C, class Products>
+class paired_operands {
+ protected:
   using shape = panel_shape<float>;
+  using call_type = attention_call<T, Turn, C>;
   using number = typename Products::number;
  public:
-  /// Numbers in memory for heads of `channels` channels.
-  static constexpr Index size(Index channels) { return shape::tile * shape::padded(channels); }
-  paired_values(number* memory, Index channels) : memory_(memory), channels_(channels) {}
-  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
-  void pack(Index n, Index count, const row_block<typename Products::stored>& rows) const {
-    constexpr Index stride = shape::tile * shape::width;
-    for (Index j = 0; j < count;) {
-      const auto* row = rows.rows + j * rows.stride;
-      number* to = memory_ + (n + j) / 2 * 2 * shape::width;
-      if ((n + j) % 2 == 0 && j + 1 < count) {
-        pack_rows_of_pairs<Products>(row, row + rows.stride, channels_, to, stride);
-        j += 2;
-      } else {
-        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
-          for (Index c = 0; c < channels_; c += shape::width)
-            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
-        pack_row_of_pairs<Products>(row, (n + j) % 2, channels_, to, stride);
-        ++j;
-      }
+  void clear_query(Index row) {
+    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{});
+    factors_[row] = 0;
+  }
+  void pack_tile(Index begin, Index count) {
+    begin_ = begin;
+    count_ = count;
+    for_each_run_of_panel(
+        call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
+          const Index column = n % shape::width;
+          const auto keys = read_keys<C>(call_, k, buffers_);
+          pack_pairs_transposed<Products>(keys.rows, keys.stride, k.count, shape::width - column,
+                                          call_.k.head_dim, keys_ + 2 * ((n - column) * pairs_ + column));
+          pack_values(n, v.count, read_values<C>(call_, v, buffers_));
+        });
+    if constexpr (is_quantized<C>) {
+      std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
+      read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
     }
   }
-  /// The panel that begins with `channel`, [tile / 2, width] of pairs.
-  const number* panel(Index channel) const { return memory_ + channel * shape::tile; }
-  /// The sums of a panel in the order of channels.
+  void score(Index s, const tile_range& hull, float* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel_of_pairs<Products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
+                                     factors_ + s * shape::rows, is_quantized<C> ? key_scales_ + n : nullptr,
+                                     scores + n);
+  }
+  bool finite_values(Index count) const {
+    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
+  }
   static const float* in_order(const float* sums, float* room) {
     for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
     return room;
   }
+ protected:
+  paired_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2) {
+    struct prefill_pairs {};
+    struct prefill_factors {};
+    struct prefill_turned {};
+    const Index rows = strips * shape::rows;
+    queries_ = workspace<prefill_pairs, number>(2 * pairs_ * (rows + shape::tile + 1) +
+                                                shape::tile * (shape::rows + shape::padded(call.v.head_dim)));
+    keys_ = queries_ + 2 * pairs_ * rows;
+    row_ = keys_ + 2 * pairs_ * shape::tile;
+    weights_ = row_ + 2 * pairs_;
+    values_ = weights_ + shape::rows * shape::tile;
+    factors_ = workspace<prefill_factors, float>(rows + shape::tile);
+    key_scales_ = factors_ + rows;
+    buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
+                                             (std::max)(call.k.head_dim, call.v.head_dim)),
+                nullptr};
+  }
+  number* query(Index row) const {
+    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
+  }
+  /// The panel of values that begins with `channel`, [tile / 2, width] of pairs.
+  const number* panel(Index channel) const { return values_ + channel * shape::tile; }
+  /// sums = shrink * sums + factors * weights_ * values of the hull
+  ///
+  /// \param factors  [rows], or null for ones
+  void multiply_values(const tile_range& hull, const float* shrink, const float* factors, float* sums) const {
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs<Products>(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, factors,
+                                     sums);
+  }
+  const call_type& call_;
+  query_block block_;
+  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query, and the tile
+  row_buffers<T> buffers_;
+  number* row_;      // [pairs] of pairs
+  number* weights_;  // [rows, tile]
+  float* factors_;   // [strips, rows]: what products with a query are multiplied by
  private:
-  number* memory_;  // [value_panels, tile / 2, width] of pairs
-  Index channels_;
+  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
+  void pack_values(Index n, Index count, const row_block<C>& rows) const {
+    constexpr Index stride = shape::tile * shape::width;
+    const Index channels = call_.v.head_dim;
+    for (Index j = 0; j < count;) {
+      const C* row = rows.rows + j * rows.stride;
+      number* to = values_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < count) {
+        pack_rows_of_pairs<Products>(row, row + rows.stride, channels, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
+          for (Index c = 0; c < channels; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
+        pack_row_of_pairs<Products>(row, (n + j) % 2, channels, to, stride);
+        ++j;
+      }
+    }
+  }
+  number* queries_;    // [strips, pairs, rows] of pairs
+  number* keys_;       // [tile / width, pairs, width] of pairs
+  number* values_;     // [value_panels, tile / 2, width] of pairs
+  float* key_scales_;  // [tile], of quantized keys
 };
 // Attention of many queries. A block of queries of one key head (all or some query heads of its group,
 // consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
@@ -8707,6 +8809,7 @@ struct prefill_state {
 };
 /// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
 template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
+requires prefill_products<Operands, arithmetic<T>>
 class prefill_block {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
@@ -8996,92 +9099,45 @@ inline void round_weights(const tile_range& hull, Index rows, const float* weigh
   }
 }
 template <class Turn>
-class bfloat16_operands {
+class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::bfloat16, bfloat16_products> {
   using T = Eigen::bfloat16;
-  using shape = panel_shape<float>;
-  using call_type = attention_call<T, Turn, T>;
-  using products = bfloat16_products;
-  using values_type = paired_values<products>;
+  using base = paired_operands<T, Turn, T, bfloat16_products>;
+  using typename base::shape;
  public:
-  bfloat16_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call),
-        block_(block),
-        pairs_((call.k.head_dim + 1) / 2),
-        queries_(memory(call, strips)),
-        keys_(queries_ + 2 * strips * shape::rows * pairs_),
-        weights_(keys_ + 2 * shape::tile * pairs_),
-        values_(weights_ + shape::rows * shape::tile, call.v.head_dim) {
-    struct prefill_turned {};
-    buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
-                                             (std::max)(call.k.head_dim, call.v.head_dim)),
-                nullptr};
-  }
+  bfloat16_operands(const typename base::call_type& call, const query_block& block, Index strips)
+      : base(call, block, strips) {}
   void pack_queries(Index t, double factor) {
-    std::fill(factors_, factors_ + shape::rows, static_cast<float>(factor));
     const row_block<T> rows =
         query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
-    for (Index g = 0; g < block_.heads; ++g)
-      pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, query(t * block_.heads + g),
-                         2 * shape::rows);
-  }
-  void clear_query(Index row) {
-    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, T(0.0f));
-  }
-  void pack_tile(Index begin, Index count) {
-    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
-      const Index column = n % shape::width;
-      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto run_of = [&](const token_source<T>& x) {
-        return token_run<T>{block_.b, block_.kv, begin + n, here, x.at(block_.b, begin + n, block_.kv)};
-      };
-      const auto keys = read_keys<T>(call_, run_of(call_.k), buffers_);
-      pack_pairs_transposed<products>(keys.rows, keys.stride, here, shape::width - column, call_.k.head_dim,
-                                      keys_ + 2 * ((n - column) * pairs_ + column));
-      values_.pack(n, here, read_values<T>(call_, run_of(call_.v), buffers_));
+    for (Index g = 0; g < block_.heads; ++g) {
+      const Index row = t * block_.heads + g;
+      factors_[row] = static_cast<float>(factor);
+      pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, this->query(row), 2 * shape::rows);
     }
-    begin_ = begin;
-    count_ = count;
   }
-  void score(Index s, const tile_range& hull, float* scores) const {
-    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
-                                     factors_, nullptr, scores + n);
-  }
-  bool finite_values(Index count) const {
-    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
-  }
-  /// Whether a pair at an end of the hull has a key outside of it, whose value is multiplied by a weight of
-  /// 0.
+  /// A pair at an end of the hull may have a key outside of it.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
   void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     round_weights(hull, shape::rows, weights, weights_);
-    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
-                                     nullptr, sums);
+    this->multiply_values(hull, shrink, nullptr, sums);
   }
-  /// The same over the keys that each row sees, for values that are not all numbers. A row all of whose
-  /// values are numbers gets the bits of add_values.
   void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
     round_weights(softmax.hull(), shape::rows, weights, weights_);
     for (Index c = 0; c < call_.v.head_dim; c += shape::width)
       for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
         for (Index place = 0; r < rows && place < shape::width; ++place)
           sums[place] = multiply_add(softmax.shrink()[r], sums[place],
-                                     visible_sum(softmax, r, values_.panel(c) + 2 * place));
+                                     visible_sum(softmax, r, this->panel(c) + 2 * place));
   }
-  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
  private:
-  static T* memory(const call_type& call, Index strips) {
-    struct prefill_pairs {};
-    const Index pairs = (call.k.head_dim + 1) / 2;
-    return workspace<prefill_pairs, T>(2 * pairs * (strips * shape::rows + shape::tile) +
-                                       shape::rows * shape::tile + values_type::size(call.v.head_dim));
-  }
-  T* query(Index row) const {
-    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
-  }
+  using base::block_;
+  using base::buffers_;
+  using base::call_;
+  using base::count_;
+  using base::factors_;
+  using base::weights_;
   /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
@@ -9093,15 +9149,6 @@ class bfloat16_operands {
           sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
     return sum;
   }
-  const call_type& call_;
-  query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;
-  float factors_[std::size_t(shape::rows)] = {};
-  T* queries_;  // [strips, pairs, rows] of pairs
-  T* keys_;     // [tile / width, pairs, width] of pairs
-  T* weights_;  // [rows, tile]
-  values_type values_;
-  row_buffers<T> buffers_;
 };
 template <class Turn>
 class bfloat16_decode_operands {
@@ -9779,64 +9826,24 @@ inline float round_weights(const tile_range& hull, const float* weights, std::in
                            std::int32_t{largest});
 }
 template <class Turn>
-class integer_operands {
+class integer_operands : public paired_operands<float, Turn, std::int8_t, integer_products<integer_floats>> {
   static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
-  using shape = panel_shape<float>;
-  using call_type = attention_call<float, Turn, std::int8_t>;
-  using products = integer_products<integer_floats>;
-  using number = products::number;
-  using values_type = paired_values<products>;
+  using base = paired_operands<float, Turn, std::int8_t, integer_products<integer_floats>>;
+  using typename base::shape;
  public:
-  integer_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call),
-        block_(block),
-        pairs_((call.k.head_dim + 1) / 2),
-        queries_(memory(call, strips)),
-        keys_(queries_ + 2 * strips * shape::rows * pairs_),
-        weights_(keys_ + 2 * shape::tile * pairs_),
-        row_(weights_ + shape::rows * shape::tile),
-        values_(row_ + 2 * pairs_, call.v.head_dim) {
-    struct prefill_scales {};
-    const Index depth = call.q.head_dim, rows = strips * shape::rows;
-    query_scales_ = workspace<prefill_scales, float>(rows + shape::tile + block.heads * depth);
-    key_scales_ = query_scales_ + rows;
-    wide_ = key_scales_ + shape::tile;
-  }
+  integer_operands(const typename base::call_type& call, const query_block& block, Index strips)
+      : base(call, block, strips) {}
   void pack_queries(Index t, double factor) {
     const Index depth = call_.q.head_dim;
+    float* const wide = buffers_.turned;  // [heads, head_dim]
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
-                 static_cast<float>(factor), row_buffers<float>{wide_, nullptr},
-                 [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
+                 static_cast<float>(factor), buffers_,
+                 [&](Index g) { return std::pair(wide + g * depth, Index{1}); });
     for (Index g = 0; g < block_.heads; ++g) {
       const Index row = t * block_.heads + g;
-      query_scales_[row] = round_query(wide_ + g * depth, depth, row_);
-      pack_strided_pairs(row_, depth, query(row), 2 * shape::rows);
+      factors_[row] = round_query(wide + g * depth, depth, row_);
+      pack_strided_pairs(row_, depth, this->query(row), 2 * shape::rows);
     }
-  }
-  void clear_query(Index row) {
-    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{0});
-    query_scales_[row] = 0;
-  }
-  void pack_tile(Index begin, Index count) {
-    begin_ = begin;
-    for (Index n = 0, here; n < count; n += here) {  // as in prefill_operands
-      const Index column = n % shape::width;
-      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      pack_pairs_transposed<products>(call_.k.at(block_.b, begin + n, block_.kv), call_.k.token_stride, here,
-                                      shape::width - column, call_.k.head_dim,
-                                      keys_ + 2 * ((n - column) * pairs_ + column));
-      values_.pack(n, here, {call_.v.at(block_.b, begin + n, block_.kv), call_.v.token_stride});
-    }
-    std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
-    read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
-  }
-  void score(Index s, const tile_range& hull, float* scores) const {
-    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs<products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
-                                     query_scales_ + s * shape::rows, key_scales_ + n, scores + n);
-  }
-  bool finite_values(Index count) const {
-    return has_finite_scales(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
   /// A neighbour outside of the hull is an integer, and its weight is 0.
   static bool exceeds(const tile_range& /*hull*/) { return false; }
@@ -9844,8 +9851,7 @@ class integer_operands {
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
     add_scaled(hull, weights, shrink, sums);
   }
-  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
-  /// whose scales are numbers gets the bits of add_values.
+  /// What a row does not see has a weight of zero.
   void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
@@ -9854,38 +9860,21 @@ class integer_operands {
         if (r >= rows || !softmax.sees(r, j)) weights[r * shape::tile + j] = 0;
     add_scaled(hull, weights, softmax.shrink(), sums);
   }
-  static const float* in_order(const float* sums, float* room) { return values_type::in_order(sums, room); }
  private:
-  static number* memory(const call_type& call, Index strips) {
-    struct prefill_integers {};
-    const Index pairs = (call.k.head_dim + 1) / 2;
-    return workspace<prefill_integers, number>(2 * pairs * (strips * shape::rows + shape::tile + 1) +
-                                               shape::rows * shape::tile +
-                                               values_type::size(call.v.head_dim));
-  }
-  number* query(Index row) const {
-    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
-  }
+  using base::begin_;
+  using base::block_;
+  using base::buffers_;
+  using base::call_;
+  using base::factors_;
+  using base::row_;
+  using base::weights_;
   /// sums = shrink * sums + weights * values of the hull, of weights that are multiplied by scales
   void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     float scales[std::size_t(shape::rows)];
     for (Index r = 0; r < shape::rows; ++r)
       scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
-    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<products>(weights_, values_.panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
-                                     scales, sums);
+    this->multiply_values(hull, shrink, scales, sums);
   }
-  const call_type& call_;
-  query_block block_;
-  Index pairs_, begin_ = 0;
-  number* queries_;  // [strips, pairs, rows] of pairs
-  number* keys_;     // [tile / width, pairs, width] of pairs
-  number* weights_;  // [rows, tile]
-  number* row_;      // [head_dim]
-  values_type values_;
-  float* query_scales_;  // [strips, rows]
-  float* key_scales_;    // [tile]
-  float* wide_;          // [heads, head_dim]
 };
 // What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights
 // times the scales of values, rounded to 16 bits beside one scale for every query, and for every query in
@@ -10138,12 +10127,9 @@ Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
-/// Attention, once everything else is checked.
-///
-/// Throws:  std::invalid_argument if options.products needs channels of other types
+/// Attention of a checked call.
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
@@ -10340,6 +10326,21 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// Throws unless heads of queries can attend to those of keys and values: views, or keys and values in pages.
+///
+/// Throws:  std::invalid_argument
+template <class Q, class K, class Out>
+void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
+  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
+    check_rule("attention", holds, rule, first, second);
+  };
+  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
+  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
+  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
+  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
+  demand(k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
+         q.heads, k.heads);
+}
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
@@ -10357,12 +10358,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
   demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
   demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
-  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
-  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
-  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
-  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
-         q.heads, k.heads);
+  check_heads(q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
@@ -10459,6 +10455,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::check_products<T, C, false>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
@@ -10485,6 +10482,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
+  detail::check_products<T, C, true>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
@@ -11637,15 +11635,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 /// Everything that can be wrong with a call, found before anything is written.
-template <class T>
+template <bool rotates, class T>
 visibility checked_quantized_attention(const head_view<const T>& q,
                                        const quantized_view<const std::int8_t>& k,
                                        const quantized_view<const std::int8_t>& v, const head_view<T>& out,
-                                       const attention_options& options, bool rotates) {
+                                       const attention_options& options) {
   check_quantized("attention", k);
   check_quantized("attention", v);
   const visibility rules =
       checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
+  check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
   check_memory("attention", q, out);
   return rules;
 }
@@ -11694,7 +11693,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
                const attention_options& options = {}, const Threads& threads = {}) {
   detail::check_quantized_types<Q, T, Threads>();
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  const auto rules = detail::checked_quantized_attention<T>(q, k, v, out, options, false);
+  const auto rules = detail::checked_quantized_attention<false, T>(q, k, v, out, options);
   detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
                  threads);
 }
@@ -11717,7 +11716,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_quantized_attention<T>(q, k, v, out, options, true);
+  const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
   detail::check_rotation<Layout>("attention", q, pair.queries(), detail::known_range{rules.query_range()});
   detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
                                  detail::known_range{rules.key_range()});
@@ -14814,12 +14813,7 @@ class attended_call {
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);
-    const auto without_tokens = [](const token_source<C>& x) {
-      return head_view<const T>{nullptr, 0, 0, x.heads, x.head_dim, 0, 0, 0};
-    };
-    // A call without tokens checks all that has to do with the extents of heads.
-    checked_attention(q_.batch_range(0, 0).token_range(0, 0), without_tokens(k), without_tokens(v),
-                      out_.batch_range(0, 0).token_range(0, 0), attention_options());
+    check_heads(q_, k, v, out_);
     const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
     check_rule("attention", k.tokens == v.tokens, "keys and values of a row must have the same slots",
                k.tokens, v.tokens);

@@ -11,6 +11,7 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/product_precision.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
@@ -27,6 +28,22 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 namespace detail {
+
+/// Throws unless heads of queries can attend to those of keys and values: views, or keys and values in pages.
+///
+/// Throws:  std::invalid_argument
+template <class Q, class K, class Out>
+void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
+  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
+    check_rule("attention", holds, rule, first, second);
+  };
+  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
+  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
+  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
+  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
+  demand(k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
+         q.heads, k.heads);
+}
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T, class C>
@@ -45,12 +62,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
   demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
   demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
-  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
-  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
-  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
-  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
-         q.heads, k.heads);
+  check_heads(q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
@@ -153,6 +165,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::check_products<T, C, false>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
@@ -180,6 +193,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
+  detail::check_products<T, C, true>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);

@@ -25,15 +25,16 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with a call, found before anything is written.
-template <class T>
+template <bool rotates, class T>
 visibility checked_quantized_attention(const head_view<const T>& q,
                                        const quantized_view<const std::int8_t>& k,
                                        const quantized_view<const std::int8_t>& v, const head_view<T>& out,
-                                       const attention_options& options, bool rotates) {
+                                       const attention_options& options) {
   check_quantized("attention", k);
   check_quantized("attention", v);
   const visibility rules =
       checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
+  check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
   check_memory("attention", q, out);
   return rules;
 }
@@ -85,7 +86,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
                const attention_options& options = {}, const Threads& threads = {}) {
   detail::check_quantized_types<Q, T, Threads>();
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  const auto rules = detail::checked_quantized_attention<T>(q, k, v, out, options, false);
+  const auto rules = detail::checked_quantized_attention<false, T>(q, k, v, out, options);
   detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
                  threads);
 }
@@ -109,7 +110,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_quantized_attention<T>(q, k, v, out, options, true);
+  const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
   detail::check_rotation<Layout>("attention", q, pair.queries(), detail::known_range{rules.query_range()});
   detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
                                  detail::known_range{rules.key_range()});

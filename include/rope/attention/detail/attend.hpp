@@ -139,12 +139,9 @@ Index max_decode_rows(const attention_options& options) {
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
 
-/// Attention, once everything else is checked.
-///
-/// Throws:  std::invalid_argument if options.products needs channels of other types
+/// Attention of a checked call.
 template <class T, class Turn, class C, class Threads>
 void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  check_products<T, C, Turn::rotates>("attention", call.rules.options().products, call.q.head_dim);
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);

@@ -145,11 +145,7 @@ class decode_operands {
   static bool must_gather() { return false; }
   /// Whether the values of the hull are numbers.
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    if constexpr (is_quantized<C>) {
-      return has_finite_scales(call_.v, of_.b, kv, begin, hull);
-    } else {
-      return are_finite(call_.v, of_.b, kv, begin, hull);
-    }
+    return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
   /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers

@@ -81,9 +81,13 @@ struct row_buffers {
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
 bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, const tile_range& keys) {
-  for (Index j = keys.first; j < keys.last; ++j)
-    if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
-  return true;
+  if constexpr (is_quantized<C>) {
+    return has_finite_scales(x, b, head, begin, keys);
+  } else {
+    for (Index j = keys.first; j < keys.last; ++j)
+      if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
+    return true;
+  }
 }
 
 /// The type that rows are packed from. Integers are multiplied by their scales before.

@@ -132,12 +132,7 @@ class attended_call {
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);
-    const auto without_tokens = [](const token_source<C>& x) {
-      return head_view<const T>{nullptr, 0, 0, x.heads, x.head_dim, 0, 0, 0};
-    };
-    // A call without tokens checks all that has to do with the extents of heads.
-    checked_attention(q_.batch_range(0, 0).token_range(0, 0), without_tokens(k), without_tokens(v),
-                      out_.batch_range(0, 0).token_range(0, 0), attention_options());
+    check_heads(q_, k, v, out_);
     const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
     check_rule("attention", k.tokens == v.tokens, "keys and values of a row must have the same slots",
                k.tokens, v.tokens);
