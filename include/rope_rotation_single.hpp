@@ -5270,9 +5270,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Packets as wide as a line would cross into the next one, each of them, where heads do not begin with
-      // lines. So the pairs before the first line are rotated in smaller packets, where that pays: half_split
-      // 0.63 -> 0.75 of the speed of `x *= a` in heads of 128, but 0.80 -> 0.64 in heads of 80.
+      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line. So
+      // the pairs before the first line are rotated in smaller packets, where that pays: half_split with heads
+      // of 128 channels, but not of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -5487,9 +5487,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
-  /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
-  /// Zen 5.
+  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than
+  /// L2 and less than most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -5501,13 +5500,11 @@ class rotation_plan {
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
-    // Prefetching helps heads side by side, or one and its table (0.48 -> 0.82 and 0.69 -> 1.0). Where the
-    // heads of a token are next to each other processors find the streams by themselves, and it made prefill
-    // slower (0.97 -> 0.76, Zen 4).
+    // Prefetching helps heads side by side, or one head and its table. Where the heads of a token are next to
+    // each other, processors find the streams by themselves, and prefetching makes prefill slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Rows of two blocks: half_split 0.72 -> 0.82 (prefill of 128 channels), interleaved side by side 0.82 ->
-    // 0.90.
+    // Pays for rows of two blocks: half_split, and interleaved heads side by side.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }

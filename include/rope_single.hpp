@@ -2022,8 +2022,8 @@ struct attention_options {
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   std::span<const std::int64_t> query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call looks through the list, a
-  /// step with a window too (1048576 keys: 0.2 ms, AVX2, Zen 3); a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, a step
+  /// with a window too; a cache knows the order of its tokens.
   std::span<const std::int64_t> key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
@@ -2375,8 +2375,8 @@ class visibility {
     const auto ahead = static_cast<std::uint64_t>(position) - static_cast<std::uint64_t>(start);
     return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
   }
-  /// The order of rows of `keys` listed positions. Pieces of a row are looked through without branches:
-  /// 262144 positions take 57 us instead of 162 (g++ 12, AVX2, Zen 3).
+  /// The order of rows of `keys` listed positions. Reads pieces of a row without branches, so that compilers
+  /// vectorise the loop.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
@@ -2522,9 +2522,9 @@ inline std::uint64_t eight_of(const bool* mask) {
   return entries;
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
-/// Takes from what a query sees the keys that its row of a mask hides; `mask` holds the entry of the first
-/// key of the tile on. Eight keys at a time: one by one, this took a quarter of the time of a prefill whose
-/// mask hides 7 of 8 tiles (1024 tokens, 4 heads of 128 on one key head; Zen 3).
+/// Removes from the keys that a query sees those that its row of a mask hides. `mask` holds the entries from
+/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles, reading
+/// them one by one is a large share of a prefill.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -2791,8 +2791,8 @@ class block_keys {
     return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
  private:
-  /// Whether keys [begin, end) can be told to be seen by all without asking each query: most tiles of causal
-  /// attention, of which asking took a fourteenth of the time where heads have 64 channels.
+  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query need be
+  /// asked: true of most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -5787,7 +5787,7 @@ class block_table {
     return std::in_range<Index>(page) ? static_cast<Index>(page) : Index{-1};
   }
   const void* data_ = nullptr;
-  const std::int32_t* words_ = nullptr;  // where they are so: a call for each of them is a fortieth of a step
+  const std::int32_t* words_ = nullptr;  // where they are so, to be read without a call
   Index row_stride_ = 0, column_stride_ = 1;
   Index (*read_)(const void*, Index) = nullptr;
 };
@@ -5868,7 +5868,7 @@ struct token_source {
     return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
-  /// Every run of keys is looked up several times: a division took a tenth of a step over pages of 16 tokens.
+  /// A shift where page_size is a power of two: a step looks up every run of keys several times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
   stored_view<const C> view_ = {};  // or the pool
   Index page_size_ = 0;             // 0: no pages
@@ -6593,9 +6593,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Packets as wide as a line would cross into the next one, each of them, where heads do not begin with
-      // lines. So the pairs before the first line are rotated in smaller packets, where that pays: half_split
-      // 0.63 -> 0.75 of the speed of `x *= a` in heads of 128, but 0.80 -> 0.64 in heads of 80.
+      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line. So
+      // the pairs before the first line are rotated in smaller packets, where that pays: half_split with heads
+      // of 128 channels, but not of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -6810,9 +6810,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// The order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than a
-  /// core's own cache and less than most that cores share. Every share is one of the speed of `x *= a`, AVX2,
-  /// Zen 5.
+  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than
+  /// L2 and less than most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -6824,13 +6823,11 @@ class rotation_plan {
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
-    // Prefetching helps heads side by side, or one and its table (0.48 -> 0.82 and 0.69 -> 1.0). Where the
-    // heads of a token are next to each other processors find the streams by themselves, and it made prefill
-    // slower (0.97 -> 0.76, Zen 4).
+    // Prefetching helps heads side by side, or one head and its table. Where the heads of a token are next to
+    // each other, processors find the streams by themselves, and prefetching makes prefill slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Rows of two blocks: half_split 0.72 -> 0.82 (prefill of 128 channels), interleaved side by side 0.82 ->
-    // 0.90.
+    // Pays for rows of two blocks: half_split, and interleaved heads side by side.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
@@ -10050,9 +10047,8 @@ inline constexpr Index tasks_per_thread = 4;
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
-/// Rows of a block where `all` rows are shared by threads. A block packs every key that it sees, which takes
-/// as long as some 28 more rows would (4096 keys of 576 channels, float, AVX-512: 4.9 ms with 32 rows, 12.6
-/// with 128). So blocks of fewer than 96 rows are made only for threads that would have none.
+/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long as
+/// about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -10118,10 +10114,9 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                        merge_splits(call, results, pending.places_of(split.b), kv * of_head + row);
                  });
 }
-/// The most rows of queries, tokens * group, that are served fastest without packing keys and values: fewer
-/// where integers, or pairs of bfloat16, are taken apart anew for every four rows. It does not depend on
-/// whether keys are float or 16-bit, as both are to give the same bits. (8192 keys of 128 float channels,
-/// Zen 4, without and with packing, in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
+/// The most rows of queries, tokens * group, that are attended to fastest without packing keys and values:
+/// fewer where integers, or pairs of bfloat16, are widened again for every four rows. Does not depend on
+/// whether keys are float or 16-bit, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;

@@ -66,8 +66,8 @@ struct attention_options {
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   std::span<const std::int64_t> query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call looks through the list, a
-  /// step with a window too (1048576 keys: 0.2 ms, AVX2, Zen 3); a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, a step
+  /// with a window too; a cache knows the order of its tokens.
   std::span<const std::int64_t> key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where

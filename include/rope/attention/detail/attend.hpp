@@ -58,9 +58,8 @@ inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
-/// Rows of a block where `all` rows are shared by threads. A block packs every key that it sees, which takes
-/// as long as some 28 more rows would (4096 keys of 576 channels, float, AVX-512: 4.9 ms with 32 rows, 12.6
-/// with 128). So blocks of fewer than 96 rows are made only for threads that would have none.
+/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long as
+/// about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -129,10 +128,9 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 
-/// The most rows of queries, tokens * group, that are served fastest without packing keys and values: fewer
-/// where integers, or pairs of bfloat16, are taken apart anew for every four rows. It does not depend on
-/// whether keys are float or 16-bit, as both are to give the same bits. (8192 keys of 128 float channels,
-/// Zen 4, without and with packing, in ms: 13 rows 1.2 and 2.2, 36 rows 2.5 and 3.1, 48 rows 3.4 and 3.7.)
+/// The most rows of queries, tokens * group, that are attended to fastest without packing keys and values:
+/// fewer where integers, or pairs of bfloat16, are widened again for every four rows. Does not depend on
+/// whether keys are float or 16-bit, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;

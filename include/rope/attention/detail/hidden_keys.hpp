@@ -74,9 +74,9 @@ inline std::uint64_t eight_of(const bool* mask) {
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
 
-/// Takes from what a query sees the keys that its row of a mask hides; `mask` holds the entry of the first
-/// key of the tile on. Eight keys at a time: one by one, this took a quarter of the time of a prefill whose
-/// mask hides 7 of 8 tiles (1024 tokens, 4 heads of 128 on one key head; Zen 3).
+/// Removes from the keys that a query sees those that its row of a mask hides. `mask` holds the entries from
+/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles, reading
+/// them one by one is a large share of a prefill.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;

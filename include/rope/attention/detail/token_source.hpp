@@ -56,7 +56,7 @@ class block_table {
   }
 
   const void* data_ = nullptr;
-  const std::int32_t* words_ = nullptr;  // where they are so: a call for each of them is a fortieth of a step
+  const std::int32_t* words_ = nullptr;  // where they are so, to be read without a call
   Index row_stride_ = 0, column_stride_ = 1;
   Index (*read_)(const void*, Index) = nullptr;
 };
@@ -144,7 +144,7 @@ struct token_source {
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
 
-  /// Every run of keys is looked up several times: a division took a tenth of a step over pages of 16 tokens.
+  /// A shift where page_size is a power of two: a step looks up every run of keys several times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
 
   stored_view<const C> view_ = {};  // or the pool
