@@ -374,6 +374,16 @@ template <class... Parts>
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
+/// Throws unless both have the same extent.
+///
+/// \param names  of both, in the order of the numbers
+///
+/// Throws:  std::invalid_argument
+inline void check_equal(const char* function, const char* names, const char* extent, Index first,
+                        Index second) {
+  if (first != second)
+    throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -5031,6 +5041,18 @@ void check_memory(const char* function, const head_view<T>&... views) {
       throw_invalid(function, "a view must have data, got null for ", shape_text(x));
   };
   (check_one(views), ...);
+}
+/// Throws unless a view has the shape of `x`.
+///
+/// \param name  what messages call the view
+///
+/// Throws:  std::invalid_argument
+template <class X, class T>
+void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
+                      const char* name = "out") {
+  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
+      x.head_dim != view.head_dim)
+    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
 /// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
 /// smaller than head_dim, as of an expanded tensor.
@@ -13687,12 +13709,6 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-template <class T>
-void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                      const char* name = "out") {
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(out));
-}
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,

@@ -402,6 +402,16 @@ template <class... Parts>
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
+/// Throws unless both have the same extent.
+///
+/// \param names  of both, in the order of the numbers
+///
+/// Throws:  std::invalid_argument
+inline void check_equal(const char* function, const char* names, const char* extent, Index first,
+                        Index second) {
+  if (first != second)
+    throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
+}
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -2284,7 +2294,12 @@ class visibility {
     }
     return range;
   }
-  /// Whether query i is behind the count of row b.
+  /// Keys of row b; what is after them is not read.
+  Index key_count(Index b) const {
+    return options_.key_counts.empty() ? shape_.keys
+                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+  }
+  /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
   /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
@@ -2337,10 +2352,6 @@ class visibility {
     return options_.query_counts.empty()
                ? shape_.queries
                : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
-  }
-  Index key_count(Index b) const {
-    return options_.key_counts.empty() ? shape_.keys
-                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
   }
   /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
   struct segment {
@@ -5399,6 +5410,18 @@ void check_memory(const char* function, const head_view<T>&... views) {
   };
   (check_one(views), ...);
 }
+/// Throws unless a view has the shape of `x`.
+///
+/// \param name  what messages call the view
+///
+/// Throws:  std::invalid_argument
+template <class X, class T>
+void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
+                      const char* name = "out") {
+  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
+      x.head_dim != view.head_dim)
+    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
+}
 /// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
 /// smaller than head_dim, as of an expanded tensor.
 ///
@@ -6995,28 +7018,12 @@ struct attending_queries {
   std::int64_t operator()(Index b, Index t) const {
     return rule.has_no_key_in_range(b, t) ? unused : rule.query_position(b, t);
   }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    for (Index b = 0; b < batch; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        if (!rule.has_no_key_in_range(b, t)) range.include(rule.query_position(b, t));
-    return range;
-  }
 };
 struct attended_keys {
   const visibility& rule;
   std::int64_t unused;
-  bool counts(Index b, Index t) const {
-    const auto key_counts = rule.options().key_counts;
-    return key_counts.empty() || t < key_counts[static_cast<std::size_t>(b)];
-  }
-  std::int64_t operator()(Index b, Index t) const { return counts(b, t) ? rule.key_position(b, t) : unused; }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    for (Index b = 0; b < batch; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        if (counts(b, t)) range.include(rule.key_position(b, t));
-    return range;
+  std::int64_t operator()(Index b, Index t) const {
+    return t < rule.key_count(b) ? rule.key_position(b, t) : unused;
   }
 };
 template <class T>
@@ -7034,8 +7041,7 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
   const attending_queries query_positions = {rule, query_table.table().first()};
   const attended_keys key_positions = {rule, key_table.table().first()};
-  check_rotation<Layout>(function, q, query_table, query_positions);
-  check_rotation<Layout>(function, k, key_table, key_positions);
+  check_rotations<Layout>(function, q, k, tables, rule);
   struct rotated_copies {};
   T* memory = workspace<rotated_copies, T>(q.size() + k.size());
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
@@ -10142,12 +10148,6 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-template <class T>
-void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                      const char* name = "out") {
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(out));
-}
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -10326,15 +10326,12 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
 void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
-  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    check_rule("attention", holds, rule, first, second);
-  };
-  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
-  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
-  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
-  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  demand(k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
-         q.heads, k.heads);
+  check_equal("attention", "k and v", "heads", k.heads, v.heads);
+  check_equal("attention", "q and out", "heads", q.heads, out.heads);
+  check_equal("attention", "q and k", "head_dim", q.head_dim, k.head_dim);
+  check_equal("attention", "v and out", "head_dim", v.head_dim, out.head_dim);
+  check_rule("attention", k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
+             "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T, class C>
@@ -10345,14 +10342,11 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
-  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    check_rule("attention", holds, rule, first, second);
-  };
-  demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
-  demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
-  demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
-  demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
-  demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
+  check_equal("attention", "q and k", "batch", q.batch, k.batch);
+  check_equal("attention", "k and v", "batch", k.batch, v.batch);
+  check_equal("attention", "q and out", "batch", q.batch, out.batch);
+  check_equal("attention", "k and v", "tokens", k.tokens, v.tokens);
+  check_equal("attention", "q and out", "tokens", q.tokens, out.tokens);
   check_heads(q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape, rotates);
@@ -10558,13 +10552,10 @@ void check_tape(const char* function, const attention_tape<T>& x) {
     check_view(function, view);
     check_memory(function, view);
   }
-  const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
-    check_rule(function, holds, rule, first, second);
-  };
-  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
-  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
-  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  check_equal(function, "q and k", "batch", x.q.batch, x.k.batch);
+  check_equal(function, "q and k", "head_dim", x.q.head_dim, x.k.head_dim);
+  check_rule(function, x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+             "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
   const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
                          Index head_dim) {
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
@@ -13909,9 +13900,7 @@ class cache_rows {
   }
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
-    for (const Index size : sizes_)
-      if (size != sizes_[0])
-        throw_invalid(function, "every row must have the same size, got ", sizes_[0], " and ", size);
+    for (const Index size : sizes_) check_equal(function, "every row", "size", sizes_[0], size);
     return size(0);
   }
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
@@ -14227,8 +14216,7 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   if (placed_from.first_channel() != placed_to.first_channel())
     throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
                   " and ", placed_to.first_channel());
-  if (from.pairs() != to.pairs())
-    throw_invalid(function, "both tables must have the same pairs, got ", from.pairs(), " and ", to.pairs());
+  check_equal(function, "both tables", "pairs", from.pairs(), to.pairs());
   if (from.source() != table_source::positions || to.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
@@ -14790,10 +14778,8 @@ class attended_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
-               out_.batch);
-    check_rule("attention", q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens,
-               out_.tokens);
+    check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
+    check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
     check_cache_lists("attention", options_);
     if (!rotates && raw())
       throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
@@ -14810,8 +14796,7 @@ class attended_call {
     const token_source<C> k = keys(b), v = values(b);
     check_heads(q_, k, v, out_);
     const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
-    check_rule("attention", k.tokens == v.tokens, "keys and values of a row must have the same slots",
-               k.tokens, v.tokens);
+    check_equal("attention", "keys and values of a row", "slots", k.tokens, v.tokens);
     check_rule("attention", listed == k.tokens || (listed == 0 && k.tokens == rows_.seen(b)),
                "the order of a row must have a position for each slot, or be empty where every token has a "
                "slot",
@@ -15181,12 +15166,9 @@ class cache_memory {
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", K, V, T);
-    constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
-    check_shape(function, k_name, k, head_dim_ - first_new_channel());
-    check_shape(function, v_name, v, value_dim_);
-    if (k.tokens != v.tokens)
-      throw_invalid(function, k_name, " and ", v_name, " must have the same tokens, got ", k.tokens, " and ",
-                    v.tokens);
+    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "latent" : "v", v, value_dim_);
+    check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch_, k.tokens);
   }
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
@@ -17591,8 +17573,7 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
 row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
-  check_rule("attention", q.batch == rows.batch(), "q and the cache must have the same batch", q.batch,
-             rows.batch());
+  check_equal("attention", "q and the cache", "batch", q.batch, rows.batch());
   const row_counts given = counts.empty() ? row_counts(rows.query_counts(q.tokens)) : counts;
   check_counts("attention", given, q.batch, q.tokens);
   return {q.tokens, given};
@@ -18246,7 +18227,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_view(function, x);
     detail::check_memory(function, x, d);
-    detail::check_same_shape<T>(function, x, d, "d");
+    detail::check_same_shape(function, x, d, "d");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
@@ -21320,9 +21301,7 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
   if (parts.empty()) detail::throw_invalid("stacked_rows", "give coordinates, got none");
   Index rows = 0;
   for (const auto& part : parts) {
-    if (part.cols() != parts.front().cols())
-      detail::throw_invalid("stacked_rows", "all parts must have the same axes, got ", parts.front().cols(),
-                            " and ", part.cols());
+    detail::check_equal("stacked_rows", "all parts", "axes", parts.front().cols(), part.cols());
     rows = detail::added_rows("stacked_rows", rows, part.rows());
   }
   owned_array<typename Part::Scalar> all(rows, parts.front().cols());
@@ -21425,17 +21404,17 @@ struct turned_heads {
 };
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
 template <class Layout, class X, class G, class Table, class P>
-auto checked_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+auto checked_gradient(const char* function, const head_view<X>& x, const head_view<G>& d_x,
                       const Table& table, const P& positions) {
   const auto place = placed(table);
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
-  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
-    throw_invalid(function, "d_x must have the shape of x, ", shape_text(x), ", got ", shape_text(d_x));
+  check_same_shape(function, x, d_x, "d_x");
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
-  return turned_heads<X, G, typename Table::scalar, std::remove_const_t<decltype(source)>>{
+  return turned_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
+                      std::remove_const_t<decltype(source)>>{
       x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 /// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
@@ -21553,8 +21532,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("angle_gradient", x, d_x, table, positions);
   return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
 }
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
@@ -21575,8 +21553,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
   const auto coordinates = heads.table.coordinates();
   return detail::weighted_sums<Layout, part::across>(
@@ -21600,8 +21577,7 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("coordinate_gradient", heads.table);
   const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
   number_array<double> by_token(heads.table.axes(), d_angle.cols());
@@ -21641,8 +21617,7 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_y), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
   return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
           detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
 }
@@ -21760,18 +21735,12 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
     throw_invalid(function, "rotary_dim must be even, positive and at most head_dim = ", head_dim, ", got ",
                   rotary_dim);
   const Index pairs = rotary_dim / 2;
-  number_array<Index> order(rotary_dim, 1, -1);
-  number_array<bool> taken(rotary_dim, 1, false);
-  const auto move = [&](Index from, Index to) {
-    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
-      throw_invalid(function, "a layout must name every channel of [0, ", rotary_dim, ") once, got ", from,
-                    " and ", to);
-    order(to) = from;
-    taken(from) = true;
-  };
+  check_layout<From>(function, pairs);
+  check_layout<To>(function, pairs);
+  number_array<Index> order(rotary_dim);
   for (Index i = 0; i < pairs; ++i) {
-    move(From::first(i, pairs), To::first(i, pairs));
-    move(From::second(i, pairs), To::second(i, pairs));
+    order(To::first(i, pairs)) = From::first(i, pairs);
+    order(To::second(i, pairs)) = From::second(i, pairs);
   }
   return order;
 }
@@ -22680,8 +22649,7 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
                                           const xpos<S>& tables, const P& positions = P{},
                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), tables.queries(), positions);
+  const auto heads = detail::checked_gradient<Layout>("rate_gradient", x, d_x, tables.queries(), positions);
   const double sign = side == xpos_side::queries ? 1 : -1;
   return detail::weighted_sums<Layout, detail::part::along>(heads, 1, threads, [&](Index b, Index t, Index) {
     return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
@@ -22701,8 +22669,8 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), tables.queries(), positions);
+  const auto heads =
+      detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
   return detail::weighted_sums<Layout, detail::part::across>(
       heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
 }

@@ -34,15 +34,12 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
 void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
-  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    check_rule("attention", holds, rule, first, second);
-  };
-  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
-  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
-  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
-  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  demand(k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
-         q.heads, k.heads);
+  check_equal("attention", "k and v", "heads", k.heads, v.heads);
+  check_equal("attention", "q and out", "heads", q.heads, out.heads);
+  check_equal("attention", "q and k", "head_dim", q.head_dim, k.head_dim);
+  check_equal("attention", "v and out", "head_dim", v.head_dim, out.head_dim);
+  check_rule("attention", k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
+             "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
 
 /// Everything that can be wrong with a call, found before anything is written.
@@ -54,14 +51,11 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
-  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    check_rule("attention", holds, rule, first, second);
-  };
-  demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
-  demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
-  demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
-  demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
-  demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
+  check_equal("attention", "q and k", "batch", q.batch, k.batch);
+  check_equal("attention", "k and v", "batch", k.batch, v.batch);
+  check_equal("attention", "q and out", "batch", q.batch, out.batch);
+  check_equal("attention", "k and v", "tokens", k.tokens, v.tokens);
+  check_equal("attention", "q and out", "tokens", q.tokens, out.tokens);
   check_heads(q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape, rotates);

@@ -62,13 +62,10 @@ void check_tape(const char* function, const attention_tape<T>& x) {
     check_view(function, view);
     check_memory(function, view);
   }
-  const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
-    check_rule(function, holds, rule, first, second);
-  };
-  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
-  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
-  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  check_equal(function, "q and k", "batch", x.q.batch, x.k.batch);
+  check_equal(function, "q and k", "head_dim", x.q.head_dim, x.k.head_dim);
+  check_rule(function, x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+             "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
   const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
                          Index head_dim) {
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||

@@ -127,6 +127,17 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
 
+/// Throws unless both have the same extent.
+///
+/// \param names  of both, in the order of the numbers
+///
+/// Throws:  std::invalid_argument
+inline void check_equal(const char* function, const char* names, const char* extent, Index first,
+                        Index second) {
+  if (first != second)
+    throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope

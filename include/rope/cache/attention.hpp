@@ -30,8 +30,7 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
 row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
-  check_rule("attention", q.batch == rows.batch(), "q and the cache must have the same batch", q.batch,
-             rows.batch());
+  check_equal("attention", "q and the cache", "batch", q.batch, rows.batch());
   const row_counts given = counts.empty() ? row_counts(rows.query_counts(q.tokens)) : counts;
   check_counts("attention", given, q.batch, q.tokens);
   return {q.tokens, given};

@@ -108,9 +108,7 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
   if (parts.empty()) detail::throw_invalid("stacked_rows", "give coordinates, got none");
   Index rows = 0;
   for (const auto& part : parts) {
-    if (part.cols() != parts.front().cols())
-      detail::throw_invalid("stacked_rows", "all parts must have the same axes, got ", parts.front().cols(),
-                            " and ", part.cols());
+    detail::check_equal("stacked_rows", "all parts", "axes", parts.front().cols(), part.cols());
     rows = detail::added_rows("stacked_rows", rows, part.rows());
   }
   owned_array<typename Part::Scalar> all(rows, parts.front().cols());

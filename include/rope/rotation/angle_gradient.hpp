@@ -57,8 +57,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("angle_gradient", x, d_x, table, positions);
   return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
 }
 
@@ -80,8 +79,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
   const auto coordinates = heads.table.coordinates();
   return detail::weighted_sums<Layout, part::across>(
@@ -106,8 +104,7 @@ detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, c
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("coordinate_gradient", heads.table);
   const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
   number_array<double> by_token(heads.table.axes(), d_angle.cols());
@@ -149,8 +146,7 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const auto heads = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_y), table, positions);
+  const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
   return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
           detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
 }

@@ -191,6 +191,19 @@ void check_memory(const char* function, const head_view<T>&... views) {
   (check_one(views), ...);
 }
 
+/// Throws unless a view has the shape of `x`.
+///
+/// \param name  what messages call the view
+///
+/// Throws:  std::invalid_argument
+template <class X, class T>
+void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
+                      const char* name = "out") {
+  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
+      x.head_dim != view.head_dim)
+    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
+}
+
 /// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
 /// smaller than head_dim, as of an expanded tensor.
 ///

@@ -131,7 +131,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_view(function, x);
     detail::check_memory(function, x, d);
-    detail::check_same_shape<T>(function, x, d, "d");
+    detail::check_same_shape(function, x, d, "d");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",

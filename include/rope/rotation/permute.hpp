@@ -29,18 +29,12 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
     throw_invalid(function, "rotary_dim must be even, positive and at most head_dim = ", head_dim, ", got ",
                   rotary_dim);
   const Index pairs = rotary_dim / 2;
-  number_array<Index> order(rotary_dim, 1, -1);
-  number_array<bool> taken(rotary_dim, 1, false);
-  const auto move = [&](Index from, Index to) {
-    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim || order(to) >= 0 || taken(from))
-      throw_invalid(function, "a layout must name every channel of [0, ", rotary_dim, ") once, got ", from,
-                    " and ", to);
-    order(to) = from;
-    taken(from) = true;
-  };
+  check_layout<From>(function, pairs);
+  check_layout<To>(function, pairs);
+  number_array<Index> order(rotary_dim);
   for (Index i = 0; i < pairs; ++i) {
-    move(From::first(i, pairs), To::first(i, pairs));
-    move(From::second(i, pairs), To::second(i, pairs));
+    order(To::first(i, pairs)) = From::first(i, pairs);
+    order(To::second(i, pairs)) = From::second(i, pairs);
   }
   return order;
 }

@@ -23,13 +23,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-template <class T>
-void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                      const char* name = "out") {
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(out));
-}
-
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,

@@ -43,8 +43,7 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
                                           const xpos<S>& tables, const P& positions = P{},
                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), tables.queries(), positions);
+  const auto heads = detail::checked_gradient<Layout>("rate_gradient", x, d_x, tables.queries(), positions);
   const double sign = side == xpos_side::queries ? 1 : -1;
   return detail::weighted_sums<Layout, detail::part::along>(heads, 1, threads, [&](Index b, Index t, Index) {
     return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
@@ -65,8 +64,8 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                      head_view<const G>(d_x), tables.queries(), positions);
+  const auto heads =
+      detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
   return detail::weighted_sums<Layout, detail::part::across>(
       heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
 }

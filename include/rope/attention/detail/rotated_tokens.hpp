@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/scratch.hpp>
@@ -60,30 +61,14 @@ struct attending_queries {
   std::int64_t operator()(Index b, Index t) const {
     return rule.has_no_key_in_range(b, t) ? unused : rule.query_position(b, t);
   }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    for (Index b = 0; b < batch; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        if (!rule.has_no_key_in_range(b, t)) range.include(rule.query_position(b, t));
-    return range;
-  }
 };
 
 struct attended_keys {
   const visibility& rule;
   std::int64_t unused;
 
-  bool counts(Index b, Index t) const {
-    const auto key_counts = rule.options().key_counts;
-    return key_counts.empty() || t < key_counts[static_cast<std::size_t>(b)];
-  }
-  std::int64_t operator()(Index b, Index t) const { return counts(b, t) ? rule.key_position(b, t) : unused; }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    for (Index b = 0; b < batch; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        if (counts(b, t)) range.include(rule.key_position(b, t));
-    return range;
+  std::int64_t operator()(Index b, Index t) const {
+    return t < rule.key_count(b) ? rule.key_position(b, t) : unused;
   }
 };
 
@@ -103,8 +88,7 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
   const attending_queries query_positions = {rule, query_table.table().first()};
   const attended_keys key_positions = {rule, key_table.table().first()};
-  check_rotation<Layout>(function, q, query_table, query_positions);
-  check_rotation<Layout>(function, k, key_table, key_positions);
+  check_rotations<Layout>(function, q, k, tables, rule);
   struct rotated_copies {};
   T* memory = workspace<rotated_copies, T>(q.size() + k.size());
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);

@@ -118,7 +118,12 @@ class visibility {
     return range;
   }
 
-  /// Whether query i is behind the count of row b.
+  /// Keys of row b; what is after them is not read.
+  Index key_count(Index b) const {
+    return options_.key_counts.empty() ? shape_.keys
+                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+  }
+  /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
   /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
@@ -181,10 +186,6 @@ class visibility {
     return options_.query_counts.empty()
                ? shape_.queries
                : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
-  }
-  Index key_count(Index b) const {
-    return options_.key_counts.empty() ? shape_.keys
-                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
   }
 
   /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.

@@ -114,10 +114,8 @@ class attended_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
-               out_.batch);
-    check_rule("attention", q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens,
-               out_.tokens);
+    check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
+    check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
     check_cache_lists("attention", options_);
     if (!rotates && raw())
       throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
@@ -134,8 +132,7 @@ class attended_call {
     const token_source<C> k = keys(b), v = values(b);
     check_heads(q_, k, v, out_);
     const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
-    check_rule("attention", k.tokens == v.tokens, "keys and values of a row must have the same slots",
-               k.tokens, v.tokens);
+    check_equal("attention", "keys and values of a row", "slots", k.tokens, v.tokens);
     check_rule("attention", listed == k.tokens || (listed == 0 && k.tokens == rows_.seen(b)),
                "the order of a row must have a position for each slot, or be empty where every token has a "
                "slot",

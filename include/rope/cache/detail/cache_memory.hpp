@@ -92,12 +92,9 @@ class cache_memory {
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", K, V, T);
-    constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
-    check_shape(function, k_name, k, head_dim_ - first_new_channel());
-    check_shape(function, v_name, v, value_dim_);
-    if (k.tokens != v.tokens)
-      throw_invalid(function, k_name, " and ", v_name, " must have the same tokens, got ", k.tokens, " and ",
-                    v.tokens);
+    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "latent" : "v", v, value_dim_);
+    check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch_, k.tokens);
   }
 

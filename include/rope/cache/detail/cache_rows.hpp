@@ -129,9 +129,7 @@ class cache_rows {
 
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
-    for (const Index size : sizes_)
-      if (size != sizes_[0])
-        throw_invalid(function, "every row must have the same size, got ", sizes_[0], " and ", size);
+    for (const Index size : sizes_) check_equal(function, "every row", "size", sizes_[0], size);
     return size(0);
   }
 

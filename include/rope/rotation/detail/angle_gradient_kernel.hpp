@@ -72,17 +72,17 @@ struct turned_heads {
 
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
 template <class Layout, class X, class G, class Table, class P>
-auto checked_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+auto checked_gradient(const char* function, const head_view<X>& x, const head_view<G>& d_x,
                       const Table& table, const P& positions) {
   const auto place = placed(table);
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
-  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
-    throw_invalid(function, "d_x must have the shape of x, ", shape_text(x), ", got ", shape_text(d_x));
+  check_same_shape(function, x, d_x, "d_x");
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
-  return turned_heads<X, G, typename Table::scalar, std::remove_const_t<decltype(source)>>{
+  return turned_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
+                      std::remove_const_t<decltype(source)>>{
       x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 

@@ -115,8 +115,7 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   if (placed_from.first_channel() != placed_to.first_channel())
     throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
                   " and ", placed_to.first_channel());
-  if (from.pairs() != to.pairs())
-    throw_invalid(function, "both tables must have the same pairs, got ", from.pairs(), " and ", to.pairs());
+  check_equal(function, "both tables", "pairs", from.pairs(), to.pairs());
   if (from.source() != table_source::positions || to.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
