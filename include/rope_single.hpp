@@ -8352,15 +8352,37 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 /// The matrix products of attention on packed operands, as in simd/panels.hpp, for numbers whose products are
 /// formed in pairs. What is multiplied and added along one axis is packed as pairs of neighbours of that
 /// axis.
-///
-/// `Products` is bfloat16_products or integer_products. Its `number` is what is packed, its `stored` what
-/// keys and values are in memory, and its `sum` what products are added to.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+/// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
+///
+///     number, stored, sum        what is packed, what keys and values are in memory, what products are added to
+///     pairs, sums, reals, lanes  a register of pairs, of sums and of floats, and how many it has
+///     load(from), load_first(from, count)
+///                                pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     fill(from)                 one pair in every lane
+///     multiply_add(a, b, c)      a.even * b.even + a.odd * b.odd + c in every lane
+///     of_tokens(first, second)   pairs of the same channel of two tokens: of one half of the channels, and of
+///                                the other
+///     place_of_channel(c)        where channel c of 2 * lanes is in these two registers, one after the other
+///     as_floats(sums)            the sums as floats
+template <class X>
+concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
+                                 const typename X::pairs& a, const typename X::sums& sums) {
+  { X::zero() } -> std::same_as<typename X::sums>;
+  { X::load(packed) } -> std::same_as<typename X::pairs>;
+  { X::load(from) } -> std::same_as<typename X::pairs>;
+  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
+  { X::fill(packed) } -> std::same_as<typename X::pairs>;
+  { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
+  { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
+  { X::place_of_channel(c) } -> std::same_as<Index>;
+  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
+};
 /// The sums of a strip of queries with one panel, [rows][packets].
-template <class Products>
+template <pair_products Products>
 struct strip_of_pairs {
   using shape = panel_shape<float>;
   using number = typename Products::number;
@@ -8406,7 +8428,7 @@ struct strip_of_pairs {
 /// \param keys     [pairs, width] of pairs
 /// \param factors  [rows]
 /// \param scales   [width], or null for ones
-template <class Products>
+template <pair_products Products>
 EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
                                             const typename Products::number* keys, Index count,
                                             const float* factors, const float* scales, float* scores) {
@@ -8431,7 +8453,7 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 /// \param values   [tile / 2, width] of pairs
 /// \param factors  [rows], or null for ones
 /// \param sums     [rows, width]
-template <class Products>
+template <pair_products Products>
 EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
                                             const typename Products::number* values, Index first, Index last,
                                             const float* shrink, const float* factors,
@@ -8450,7 +8472,7 @@ EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* wei
 }
 /// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
 /// `padded_count`, and for the channel behind the last one of an odd number.
-template <class Products>
+template <pair_products Products>
 void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
                            Index padded_count, Index depth, typename Products::number* packed) {
   using number = typename Products::number;
@@ -8488,14 +8510,14 @@ void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index pa
 /// The place of channel c among the `width` places of a panel of values. Channels are taken as many at a time
 /// as two registers of pairs hold: `Products::of_tokens` gives the first half of their places in `even`, the
 /// second in `odd`.
-template <class Products>
+template <pair_products Products>
 Index place_of_channel(Index c) {
   constexpr Index both = 2 * Products::lanes;
   return c / both * both + Products::place_of_channel(c % both);
 }
 /// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
 /// zeros behind them.
-template <class Products>
+template <pair_products Products>
 void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
                         Index depth, typename Products::number* packed, Index panel_stride) {
   using number = typename Products::number;
@@ -8520,7 +8542,7 @@ void pack_rows_of_pairs(const typename Products::stored* even, const typename Pr
 /// One half of the pairs of a token and its neighbour; the other half stays as it is.
 ///
 /// \param half  0 for the even token, 1 for the odd one
-template <class Products>
+template <pair_products Products>
 void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
                        typename Products::number* packed, Index panel_stride) {
   using number = typename Products::number;
@@ -8672,9 +8694,7 @@ class prefill_operands {
 };
 /// What products of pairs of neighbours share, whatever the numbers: bfloat16_operands and integer_operands
 /// add how queries and weights become such numbers.
-///
-/// \tparam Products  bfloat16_products or integer_products
-template <class T, class Turn, class C, class Products>
+template <class T, class Turn, class C, pair_products Products>
 class paired_operands {
  protected:
   using shape = panel_shape<float>;

@@ -3,6 +3,7 @@
 #define ROPE_ATTENTION_DETAIL_PREFILL_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill_n, std::fill
+#include <concepts>   // std::same_as
 #include <cstddef>
 #include <utility>  // std::pair, std::swap
 
@@ -174,9 +175,7 @@ class prefill_operands {
 
 /// What products of pairs of neighbours share, whatever the numbers: bfloat16_operands and integer_operands
 /// add how queries and weights become such numbers.
-///
-/// \tparam Products  bfloat16_products or integer_products
-template <class T, class Turn, class C, class Products>
+template <class T, class Turn, class C, pair_products Products>
 class paired_operands {
  protected:
   using shape = panel_shape<float>;

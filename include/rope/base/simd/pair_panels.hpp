@@ -3,6 +3,7 @@
 #define ROPE_BASE_SIMD_PAIR_PANELS_HPP
 
 #include <algorithm>  // std::copy_n, std::min
+#include <concepts>   // std::same_as
 #include <cstddef>
 #include <type_traits>
 #include <utility>  // std::index_sequence
@@ -16,9 +17,6 @@
 /// The matrix products of attention on packed operands, as in simd/panels.hpp, for numbers whose products are
 /// formed in pairs. What is multiplied and added along one axis is packed as pairs of neighbours of that
 /// axis.
-///
-/// `Products` is bfloat16_products or integer_products. Its `number` is what is packed, its `stored` what
-/// keys and values are in memory, and its `sum` what products are added to.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -26,8 +24,34 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
+///
+///     number, stored, sum        what is packed, what keys and values are in memory, what products are added to
+///     pairs, sums, reals, lanes  a register of pairs, of sums and of floats, and how many it has
+///     load(from), load_first(from, count)
+///                                pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     fill(from)                 one pair in every lane
+///     multiply_add(a, b, c)      a.even * b.even + a.odd * b.odd + c in every lane
+///     of_tokens(first, second)   pairs of the same channel of two tokens: of one half of the channels, and of
+///                                the other
+///     place_of_channel(c)        where channel c of 2 * lanes is in these two registers, one after the other
+///     as_floats(sums)            the sums as floats
+template <class X>
+concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
+                                 const typename X::pairs& a, const typename X::sums& sums) {
+  { X::zero() } -> std::same_as<typename X::sums>;
+  { X::load(packed) } -> std::same_as<typename X::pairs>;
+  { X::load(from) } -> std::same_as<typename X::pairs>;
+  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
+  { X::fill(packed) } -> std::same_as<typename X::pairs>;
+  { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
+  { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
+  { X::place_of_channel(c) } -> std::same_as<Index>;
+  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
+};
+
 /// The sums of a strip of queries with one panel, [rows][packets].
-template <class Products>
+template <pair_products Products>
 struct strip_of_pairs {
   using shape = panel_shape<float>;
   using number = typename Products::number;
@@ -78,7 +102,7 @@ struct strip_of_pairs {
 /// \param keys     [pairs, width] of pairs
 /// \param factors  [rows]
 /// \param scales   [width], or null for ones
-template <class Products>
+template <pair_products Products>
 EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
                                             const typename Products::number* keys, Index count,
                                             const float* factors, const float* scales, float* scores) {
@@ -104,7 +128,7 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 /// \param values   [tile / 2, width] of pairs
 /// \param factors  [rows], or null for ones
 /// \param sums     [rows, width]
-template <class Products>
+template <pair_products Products>
 EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
                                             const typename Products::number* values, Index first, Index last,
                                             const float* shrink, const float* factors,
@@ -124,7 +148,7 @@ EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* wei
 
 /// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
 /// `padded_count`, and for the channel behind the last one of an odd number.
-template <class Products>
+template <pair_products Products>
 void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
                            Index padded_count, Index depth, typename Products::number* packed) {
   using number = typename Products::number;
@@ -164,7 +188,7 @@ void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index pa
 /// The place of channel c among the `width` places of a panel of values. Channels are taken as many at a time
 /// as two registers of pairs hold: `Products::of_tokens` gives the first half of their places in `even`, the
 /// second in `odd`.
-template <class Products>
+template <pair_products Products>
 Index place_of_channel(Index c) {
   constexpr Index both = 2 * Products::lanes;
   return c / both * both + Products::place_of_channel(c % both);
@@ -172,7 +196,7 @@ Index place_of_channel(Index c) {
 
 /// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
 /// zeros behind them.
-template <class Products>
+template <pair_products Products>
 void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
                         Index depth, typename Products::number* packed, Index panel_stride) {
   using number = typename Products::number;
@@ -198,7 +222,7 @@ void pack_rows_of_pairs(const typename Products::stored* even, const typename Pr
 /// One half of the pairs of a token and its neighbour; the other half stays as it is.
 ///
 /// \param half  0 for the even token, 1 for the odd one
-template <class Products>
+template <pair_products Products>
 void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
                        typename Products::number* packed, Index panel_stride) {
   using number = typename Products::number;
