@@ -64,7 +64,6 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
   for (; depth > 0; depth -= shape::width, x += panel_stride) {
     const Index here = (std::min)(depth, shape::width);
     for (Index d = 0; d < here; ++d, panel += shape::width) sums.multiply_add_row(x + d, shape::width, panel);
@@ -84,7 +83,6 @@ EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, I
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
   strip_sums<A, packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
   for (Index d = 0; d < depth; ++d)
     sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * width);
   sums.for_each([&](auto r, auto n) {

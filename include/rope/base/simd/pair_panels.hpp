@@ -50,50 +50,9 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::as_floats(sums) } -> std::same_as<typename X::reals>;
 };
 
-/// The sums of a strip of queries with one panel, [rows][packets].
+/// The sums of a strip of queries with one panel, of products of pairs.
 template <pair_products Products>
-struct strip_of_pairs {
-  using shape = panel_shape<float>;
-  using number = typename Products::number;
-  using pairs = typename Products::pairs;
-  static constexpr int rows = shape::rows, packets = int(shape::width / Products::lanes);
-  typename Products::sums sum[std::size_t(rows * packets)];
-
-  EIGEN_ALWAYS_INLINE strip_of_pairs() {
-    for_each([&](auto r, auto n) { sum[r * packets + n] = Products::zero(); });
-  }
-
-  /// Calls body(row constant, packet constant) for each sum, unrolled.
-  template <class Body>
-  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
-    each_unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
-  }
-
-  /// sum[r][n] += numbers[r * step] . panel[n], of pairs
-  EIGEN_ALWAYS_INLINE void multiply_add_row(const number* numbers, Index step, const number* panel) {
-    unrolled(numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
-             std::make_index_sequence<std::size_t(packets)>{});
-  }
-
- private:
-  template <class Body, std::size_t... i>
-  static EIGEN_ALWAYS_INLINE void each_unrolled(const Body& body, std::index_sequence<i...>) {
-    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
-     ...);
-  }
-  template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void unrolled(const number* numbers, Index step, const number* panel,
-                                    std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const pairs columns[] = {Products::load(panel + Index(n) * 2 * Products::lanes)...};
-    (row_unrolled<int(r)>(Products::fill(numbers + Index(r) * step), columns, all), ...);
-  }
-  template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const pairs& of_row, const pairs* columns,
-                                        std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = Products::multiply_add(of_row, columns[n], sum[row * packets + int(n)])),
-     ...);
-  }
-};
+using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
 
 /// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
 /// channels, for one panel.

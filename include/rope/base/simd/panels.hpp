@@ -5,6 +5,7 @@
 #include <algorithm>  // std::min, std::fill
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>  // std::index_sequence
 
 #include <rope/base/simd/packet.hpp>
@@ -35,12 +36,32 @@ struct panel_shape {
   static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
 };
 
-/// The sums of a strip in registers, [rows][packets].
-template <class A, int packets>
+/// Products of numbers of the arithmetic type, as pair_products are of pairs of narrower ones.
+template <class A>
+struct real_products {
+  using number = A;
+  using sums = packet<A>;
+  using pairs = packet<A>;
+  static constexpr Index lanes = detail::lanes<sums>;
+
+  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(A(0)); }
+  static EIGEN_ALWAYS_INLINE pairs load(const A* from) { return detail::load<pairs>(from); }
+  static EIGEN_ALWAYS_INLINE pairs fill(const A* from) { return detail::fill<pairs>(*from); }
+  static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
+    return detail::multiply_add(a, b, c);
+  }
+};
+
+/// The sums of a strip of queries with one panel in registers, [rows][packets], zeros at first.
+template <class A, int packet_count, class Products = real_products<A>>
 struct strip_sums {
-  using P = packet<A>;
-  static constexpr int rows = panel_shape<A>::rows;
-  P sum[std::size_t(rows * packets)];
+  using number = typename Products::number;
+  static constexpr int rows = panel_shape<A>::rows, packets = packet_count;
+  typename Products::sums sum[std::size_t(rows * packets)];
+
+  EIGEN_ALWAYS_INLINE strip_sums() {
+    for_each([&](auto r, auto n) { sum[r * packets + n] = Products::zero(); });
+  }
 
   /// Calls body(row constant, packet constant) for each sum, unrolled.
   template <class Body>
@@ -49,26 +70,32 @@ struct strip_sums {
   }
 
   /// sum[r][n] += row_numbers[r * step] * panel[n]
-  EIGEN_ALWAYS_INLINE void multiply_add_row(const A* row_numbers, Index step, const A* panel) {
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const number* row_numbers, Index step, const number* panel) {
     step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
                   std::make_index_sequence<std::size_t(packets)>{});
   }
 
  private:
+  /// Numbers of the panel in a register.
+  static constexpr Index width =
+      std::is_same_v<Products, real_products<A>> ? Products::lanes : 2 * Products::lanes;
+
   template <class Body, std::size_t... i>
   static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
     (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
      ...);
   }
   template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void step_unrolled(const A* row_numbers, Index step, const A* panel,
+  EIGEN_ALWAYS_INLINE void step_unrolled(const number* row_numbers, Index step, const number* panel,
                                          std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const P columns[] = {load<P>(panel + Index(n) * lanes<P>)...};
-    (row_unrolled<int(r)>(fill<P>(row_numbers[Index(r) * step]), columns, all), ...);
+    const typename Products::pairs columns[] = {Products::load(panel + Index(n) * width)...};
+    (row_unrolled<int(r)>(Products::fill(row_numbers + Index(r) * step), columns, all), ...);
   }
   template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const P& number, const P* columns, std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = multiply_add(number, columns[n], sum[row * packets + int(n)])), ...);
+  EIGEN_ALWAYS_INLINE void row_unrolled(const typename Products::pairs& of_row,
+                                        const typename Products::pairs* columns, std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] = Products::multiply_add(of_row, columns[n], sum[row * packets + int(n)])),
+     ...);
   }
 };
 
@@ -81,7 +108,6 @@ EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth,
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
   for (Index d = 0; d < depth; ++d)
     sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
   sums.for_each([&](auto r, auto n) {
@@ -102,7 +128,6 @@ EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index firs
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
   for (Index j = first; j < last; ++j)
     sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
   sums.for_each([&](auto r, auto n) {

@@ -98,7 +98,6 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
   for (Index d = 0; d < terms; ++d)
     sums.multiply_add_row(strip + d * rows_per_pass<A>, 1, panel + d * shape::width);
   sums.for_each([&](auto r, auto n) {
