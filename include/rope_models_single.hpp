@@ -3041,6 +3041,9 @@ struct attention_options {
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
+  /// Says that queries are rotated already. Read only by `attention(q, cache, out)` without a table, which
+  /// throws without it where the cache rotated its keys. rotate_layer sets it.
+  bool queries_are_rotated = false;
   /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
@@ -13905,6 +13908,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
                message(function, ": sink_logits must be empty, for this ",
                        model.sink_logits ? "layer" : "model", " has none, got ", got, " for layer ", layer));
   options.sink_logits = sink_logits;
+  options.queries_are_rotated = true;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
     const auto source = position_source(positions, q.tokens);
     source.range(function, q.batch, q.tokens);
@@ -13980,7 +13984,8 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
-/// \return  attention_of_layer(layer) with these sink_logits, which must outlive what is returned
+/// \return  attention_of_layer(layer) with queries_are_rotated and these sink_logits, which must outlive what
+///          is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or

@@ -2059,6 +2059,9 @@ struct attention_options {
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
+  /// Says that queries are rotated already. Read only by `attention(q, cache, out)` without a table, which
+  /// throws without it where the cache rotated its keys. rotate_layer sets it.
+  bool queries_are_rotated = false;
   /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
@@ -13164,6 +13167,9 @@ inline namespace ROPE_ABI {
 ///     placed(function, table)     the table where it rotates a stored key; otherwise at its own channel
 ///     check_queries(function, b, queries)
 ///                                 throws if a key that one of the newest `queries` tokens sees is gone
+///     rotates_keys()              whether the rows rotated the keys that they store, by a table that they
+///                                 were given. If so, attention without a table needs queries_are_rotated,
+///                                 if not, attention with a table throws
 ///
 /// It has coordinates as rows_on_axes says, and ranks as rows_by_rank says.
 template <class Rows>
@@ -14783,6 +14789,7 @@ class attended_call {
     check_cache_lists("attention", options_);
     if (!rotates && raw())
       throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
+    if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
     for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
@@ -14791,6 +14798,21 @@ class attended_call {
     // Raw keys are rotated while they are read.
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
           : check_products<T, C, false>("attention", options_.products, q_.head_dim);
+  }
+  /// Queries and stored keys must be rotated alike. A call without a table does not show whether they are.
+  void check_key_rotation() const {
+    if (!rotates && rows_.rotates_keys() && !options_.queries_are_rotated)
+      throw_invalid("attention",
+                    "this cache rotated its keys, and a call without a table does not rotate q; call "
+                    "attention<Layout>(q, cache, out, table), or rotate q yourself and set "
+                    "queries_are_rotated, got false");
+    if (!rotates || raw() || rows_.rotates_keys()) return;
+    for (Index b = 0; b < rows_.batch(); ++b)
+      if (rows_.seen(b) > 0)
+        throw_invalid(
+            "attention", "the keys of the ", rows_.seen(b), " tokens in row ", b,
+            " were rotated before they were appended; rotate q yourself and leave out the layout and "
+            "the table");
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);
@@ -15986,6 +16008,7 @@ class stored_tokens {
     if (on_axes()) coordinates_.check_next(function, tokens);
     return started_rows<std::int64_t>{next_positions(function)};
   }
+  bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
   /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
   void check_given(const char* function) const {
     if (!rows_.empty()) require_given_keys(function, rotation_);
@@ -16245,6 +16268,8 @@ class growing_cache {
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
+  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  bool rotates_keys() const { return tokens_.rotates_keys(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size(Cache::names.size); }
   /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
@@ -16831,6 +16856,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
+  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  bool rotates_keys() const { return tokens_.rotates_keys(); }
   /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
@@ -17584,6 +17611,13 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append(k, v);
 ///     attention(q, cache, out);
 ///
+/// A cache that rotated its keys needs queries that are rotated alike. A call without a table cannot see that
+/// they are, so say it:
+///
+///     rotate<Layout>(q, table, row_starts{cache.next_positions()});
+///     cache.append<Layout>(k, v, table);
+///     attention(q, cache, out, {.queries_are_rotated = true});
+///
 /// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
 /// + i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append: a call without
 /// any then has a query for every token of that append, and row b those that it took. A key is visible by its
@@ -17621,7 +17655,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, a latent_cache has no scale, counts are missing although
+///            dropout, the cache stores raw keys, or rotated its keys and options.queries_are_rotated is
+///            false, a latent_cache has no scale, counts are missing although
 ///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
 ///            sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
@@ -17651,9 +17686,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// \param table  rows for the positions of the queries, and of raw keys; for ring_positions::cache, for 0 ..
 ///               sinks + window - 1
 ///
-/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
-///          the window exceeds the head; std::out_of_range if a position is outside the table; out is then
-///          unchanged
+/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or before
+///          they were appended, or the window exceeds the head; std::out_of_range if a position is outside
+///          the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>

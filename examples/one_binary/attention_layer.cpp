@@ -21,7 +21,8 @@ class layer : public attention_layer {
     rope::rotate<rope::half_split>(queries, table_, cache_.next_positions()[0]);
     cache_.append<rope::half_split>(rope::thd(k, tokens, shape_.kv_heads, shape_.head_dim),
                                     rope::thd(v, tokens, shape_.kv_heads, shape_.head_dim), table_);
-    rope::attention(queries, cache_, rope::thd(out, tokens, shape_.heads, shape_.head_dim));
+    rope::attention(queries, cache_, rope::thd(out, tokens, shape_.heads, shape_.head_dim),
+                    {.queries_are_rotated = true});
   }
 
  private:

@@ -218,7 +218,9 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
   refused(invalid, (mixed + "the right table in another layout").c_str(),
           [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
-  refused(invalid, (mixed + "a table, but they were rotated before they were appended").c_str(),
+  refused(invalid,
+          "attention: the keys of the 4 tokens in row 0 were rotated before they were appended; rotate q "
+          "yourself and leave out the layout and the table",
           [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
   refused(invalid, "attention: this cache stores raw keys, give the layout and the table",
           [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
@@ -273,6 +275,45 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
   attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table);
   attention<half_split>(x.q(2, 1), relative, x.out(2, 1), frequency_table<>(plain, 4));
   CHECK(!x.untouched());
+}
+
+TEST_CASE("a call without a table to a cache that rotated its keys says that its queries are rotated",
+          "[cache]") {
+  const frequency_table<> table(plain, 40);
+  const std::string rule =
+      "rope::attention: this cache rotated its keys, and a call without a table does not rotate q; call "
+      "attention<Layout>(q, cache, out, table), or rotate q yourself and set queries_are_rotated, got false";
+  const auto k = testing::random_channels<float>(2 * 4 * 2 * 8, 7),
+             q = testing::random_channels<float>(2 * 4 * 4 * 8, 8);
+  const auto keys = bshd(k.data(), 2, 4, 2, 8);
+  const auto check = [&](auto cache, const auto& append) {
+    tokens_of_ones x;
+    std::vector<float> rotated = q, expected(q.size());
+    const auto queries = bshd(q.data(), 2, 4, 4, 8);
+    const auto by_hand = bshd(rotated.data(), 2, 4, 4, 8), out = x.out(2, 4, 4, 8);
+    rotate<half_split>(by_hand, table);
+    attention(queries.token_range(0, 0), cache, out.token_range(0, 0));  // an empty cache has rotated none
+    append(cache);
+    CHECK(cache.rotates_keys());
+    for (const Index tokens : {Index{4}, Index{0}})
+      CHECK(throws_saying<std::invalid_argument>(
+          [&] { attention(queries.token_range(0, tokens), cache, out.token_range(0, tokens)); }, rule));
+    CHECK(x.untouched());
+    attention(by_hand, cache, out, {.queries_are_rotated = true});
+    attention<half_split>(queries, cache, bshd(expected.data(), 2, 4, 4, 8), table);
+    CHECK(std::equal(expected.begin(), expected.end(), x.result.begin()));
+    cache.clear();
+    CHECK_FALSE(cache.rotates_keys());
+  };
+  check(kv_cache<float>(2, 10, 2, 8), [&](auto& to) { to.template append<half_split>(keys, keys, table); });
+  check(kv_cache<float>(2, 10, 2, 8),
+        [&](auto& to) { to.template append_at<half_split>(keys, keys, table, 0); });
+  check(kv_cache<float>(2, 10, 2, 8, token_axes{1}),
+        [&](auto& to) { to.template append<half_split>(keys, keys, table); });
+  check(kv_cache<std::int8_t>(2, 10, 2, 8),
+        [&](auto& to) { to.template append<half_split>(keys, keys, table); });
+  check(ring_cache<float>(2, {.window = 9}, 2, 8),
+        [&](auto& to) { to.template append<half_split>(keys, keys, table); });
 }
 
 TEST_CASE("a cache of rotated keys and the views of it give the same bits", "[cache]") {

@@ -115,6 +115,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         sums.assign(static_cast<std::size_t>(batch_ * a.queries * heads), -77);
         options.log_sum_exp = sums;
       }
+      options.queries_are_rotated = !turned;
       const auto call = [&] {
         const detail::row_counts list = uncounted ? detail::row_counts() : detail::row_counts(a.counts);
         if (!turned) return attention(asked.asking(), cache_, asked.out, options, list);

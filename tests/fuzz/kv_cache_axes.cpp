@@ -362,6 +362,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       wrong_option spoilt;
       const bool wrong = b_.one_in(12);
       if (wrong) spoilt.put_into(options, b_, batch_, queries, heads);
+      options.queries_are_rotated = !turned;
       const auto call = [&] {
         if (!turned) return attention(asked.asking(), cache_, asked.out, options, counts);
         with_table_and_layout(given, places, [&]<class Layout>(Layout, const auto& table) {

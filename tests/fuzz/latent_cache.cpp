@@ -88,6 +88,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
         invalid = true;
         a.counts.push_back(0);
       }
+      options.queries_are_rotated = !turned;
       const auto call = [&] {
         if (!turned) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {

@@ -251,6 +251,7 @@ class ring final : public ring_target<T, token> {
           spoilt.put_into(options, b_, batch_, a.queries, heads);
         }
       }
+      options.queries_are_rotated = !turned;
       const auto call = [&] {
         if (!turned) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {

@@ -221,6 +221,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
           spoilt.put_into(options, b_, batch_, a.queries, heads);
       }
       invalid = invalid || (turned && !this->empty() && !this->meets(given)) || (by_text && !text);
+      options.queries_are_rotated = !turned;
       const auto call = [&] {
         if (!turned) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_table_and_layout(given, places, [&]<class Layout>(Layout, const auto& table) {

@@ -80,6 +80,7 @@ TEST_CASE("every layer of a model does what its description says", "[models][rot
     CHECK(options.softcap == expected.softcap);
     CHECK(options.causal == expected.causal);
     CHECK(options.sink_logits.empty());
+    CHECK(options.queries_are_rotated);
 
     // Queries alone, by a list of positions, and on threads.
     const std::vector<std::int64_t> ids = {start, start + 1, start + 2};

@@ -93,6 +93,9 @@ struct attention_options {
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
   /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
+  /// Says that queries are rotated already. Read only by `attention(q, cache, out)` without a table, which
+  /// throws without it where the cache rotated its keys. rotate_layer sets it.
+  bool queries_are_rotated = false;
 
   /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();

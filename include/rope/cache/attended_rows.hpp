@@ -46,6 +46,9 @@ inline namespace ROPE_ABI {
 ///     placed(function, table)     the table where it rotates a stored key; otherwise at its own channel
 ///     check_queries(function, b, queries)
 ///                                 throws if a key that one of the newest `queries` tokens sees is gone
+///     rotates_keys()              whether the rows rotated the keys that they store, by a table that they
+///                                 were given. If so, attention without a table needs queries_are_rotated,
+///                                 if not, attention with a table throws
 ///
 /// It has coordinates as rows_on_axes says, and ranks as rows_by_rank says.
 template <class Rows>

@@ -43,6 +43,13 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append(k, v);
 ///     attention(q, cache, out);
 ///
+/// A cache that rotated its keys needs queries that are rotated alike. A call without a table cannot see that
+/// they are, so say it:
+///
+///     rotate<Layout>(q, table, row_starts{cache.next_positions()});
+///     cache.append<Layout>(k, v, table);
+///     attention(q, cache, out, {.queries_are_rotated = true});
+///
 /// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
 /// + i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append: a call without
 /// any then has a query for every token of that append, and row b those that it took. A key is visible by its
@@ -80,7 +87,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, a latent_cache has no scale, counts are missing although
+///            dropout, the cache stores raw keys, or rotated its keys and options.queries_are_rotated is
+///            false, a latent_cache has no scale, counts are missing although
 ///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
 ///            sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
@@ -111,9 +119,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// \param table  rows for the positions of the queries, and of raw keys; for ring_positions::cache, for 0 ..
 ///               sinks + window - 1
 ///
-/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
-///          the window exceeds the head; std::out_of_range if a position is outside the table; out is then
-///          unchanged
+/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or before
+///          they were appended, or the window exceeds the head; std::out_of_range if a position is outside
+///          the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>

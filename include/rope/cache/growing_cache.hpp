@@ -64,6 +64,8 @@ class growing_cache {
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
+  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  bool rotates_keys() const { return tokens_.rotates_keys(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows().common_size(Cache::names.size); }
   /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below

@@ -81,6 +81,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
+  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  bool rotates_keys() const { return tokens_.rotates_keys(); }
   /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);

@@ -50,6 +50,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
                message(function, ": sink_logits must be empty, for this ",
                        model.sink_logits ? "layer" : "model", " has none, got ", got, " for layer ", layer));
   options.sink_logits = sink_logits;
+  options.queries_are_rotated = true;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
     const auto source = position_source(positions, q.tokens);
     source.range(function, q.batch, q.tokens);
@@ -130,7 +131,8 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
-/// \return  attention_of_layer(layer) with these sink_logits, which must outlive what is returned
+/// \return  attention_of_layer(layer) with queries_are_rotated and these sink_logits, which must outlive what
+///          is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or

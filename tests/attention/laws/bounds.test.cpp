@@ -112,7 +112,8 @@ std::vector<option> options_of_channels() {
 std::array<bool, 18> fields_of(const rope::attention_options& options) {
   const auto& [scale, causal, window, softcap, sinks, sink_logits, bias, mask, query_positions, key_positions,
                query_counts, key_counts, query_offsets, key_offsets, dropout, dropout_seed, products,
-               log_sum_exp] = options;
+               log_sum_exp, queries_are_rotated] = options;
+  static_cast<void>(queries_are_rotated);  // of calls to a cache alone: tests/cache/attention.test.cpp
   return {scale != 0,
           !causal,
           window != 0,

@@ -89,6 +89,11 @@ TEST_CASE("the comments of attention to a cache show its use", "[cache]") {
   attention(q, cache, out);
   CHECK(*out.at(0, 0, 0) == 1);
   cache.clear();
+  rotate<Layout>(q, table, row_starts{cache.next_positions()});
+  cache.append<Layout>(k, v, table);
+  attention(q, cache, out, {.queries_are_rotated = true});
+  CHECK(*out.at(0, 1, 1) == 1);
+  cache.clear();
   cache.append<Layout>(k, v, table);  // or cache.append(k, v) where it stores raw keys
   attention<Layout>(q, cache, out, table);
   CHECK(*out.at(0, 1, 0) == 1);

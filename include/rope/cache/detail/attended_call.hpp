@@ -119,6 +119,7 @@ class attended_call {
     check_cache_lists("attention", options_);
     if (!rotates && raw())
       throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
+    if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
     for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
@@ -127,6 +128,21 @@ class attended_call {
     // Raw keys are rotated while they are read.
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
           : check_products<T, C, false>("attention", options_.products, q_.head_dim);
+  }
+  /// Queries and stored keys must be rotated alike. A call without a table does not show whether they are.
+  void check_key_rotation() const {
+    if (!rotates && rows_.rotates_keys() && !options_.queries_are_rotated)
+      throw_invalid("attention",
+                    "this cache rotated its keys, and a call without a table does not rotate q; call "
+                    "attention<Layout>(q, cache, out, table), or rotate q yourself and set "
+                    "queries_are_rotated, got false");
+    if (!rotates || raw() || rows_.rotates_keys()) return;
+    for (Index b = 0; b < rows_.batch(); ++b)
+      if (rows_.seen(b) > 0)
+        throw_invalid(
+            "attention", "the keys of the ", rows_.seen(b), " tokens in row ", b,
+            " were rotated before they were appended; rotate q yourself and leave out the layout and "
+            "the table");
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);

@@ -80,6 +80,7 @@ class stored_tokens {
     return started_rows<std::int64_t>{next_positions(function)};
   }
 
+  bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
   /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
   void check_given(const char* function) const {
     if (!rows_.empty()) require_given_keys(function, rotation_);
