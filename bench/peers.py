@@ -9,7 +9,7 @@ releases, or where a package has put it (/usr). Nothing is fetched. Then the pro
 libraries give the same numbers, and times both in turn, on one thread. Prints, for every row and checkout, our time, the peer's,
 and the peer's over ours: above 1, rope is faster.
 
-It needs CMake, Google Benchmark and Eigen.
+It needs CMake and Eigen.
 """
 
 import argparse
@@ -39,8 +39,8 @@ def version_of(checkout):
 def compiled(options, source, program, *libraries):
     """The program of peers/ that is made of a source."""
     run(options.cxx, "-std=c++20", "-O3", "-DNDEBUG", "-march=native", f"-I{HERE.parent / 'include'}", "-isystem", options.eigen,
-        "-DROPE_BENCH_COMPILER=\"\"", "-DROPE_BENCH_FLAGS=\"\"", HERE / "peers" / source, "-o", program, *libraries,
-        "-lbenchmark", "-pthread", "-ldl")
+        "-DROPE_BENCH_FLAGS=\"\"", HERE / "peers" / source, "-o", program, *libraries,
+        "-pthread", "-ldl")
     return program
 
 
@@ -79,14 +79,12 @@ def main():
 
     programs = [(checkout, build(checkout, options)) for checkout in options.checkouts]
     for checkout, program in programs:
-        result = program.with_suffix(".json")
-        run(program, f"--benchmark_filter={options.only}", "--benchmark_min_time=0.3", f"--benchmark_out={result}",
-            "--benchmark_out_format=json")
+        rows = [json.loads(line) for line in run(program, options.only).splitlines()[1:]]
         print(version_of(checkout))
         print(f"{'row':44} {'ours, us':>12} {'theirs, us':>12} {'theirs / ours':>14}")
-        for row in json.loads(result.read_text(encoding="utf-8"))["benchmarks"]:
-            name = row["name"].removesuffix("/manual_time")
-            print(f"{name:44} {row['us']:12.1f} {row['us'] * row['share']:12.1f} {row['share']:14.2f}")
+        for row in rows:
+            ratio = row["beside"]["peer"][0]
+            print(f"{row['name']:44} {row['ns'] / 1e3:12.1f} {row['ns'] / 1e3 * ratio:12.1f} {ratio:14.2f}")
 
 
 if __name__ == "__main__":

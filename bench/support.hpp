@@ -2,28 +2,31 @@
 #ifndef ROPE_BENCH_SUPPORT_HPP
 #define ROPE_BENCH_SUPPORT_HPP
 
-#include <benchmark/benchmark.h>
-
 #include <rope/rope.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <functional>
+#include <regex>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-/// Every case is timed beside the limit of the hardware, in one loop: the limit, then the case, again and
-/// again, so that both see the same clock, caches and neighbours. The counters are of the medians over the
-/// loop.
+/// Rows of speed. A row times a call and what it is compared with, each once in every round, so that all see the
+/// same clock, caches and neighbours. The smallest time of each counts.
 
 namespace bench {
 
 using rope::Index;
+
+/// Makes the compiler compute `x` and write all memory.
+inline void keep(const auto& x) { asm volatile("" : : "m"(x) : "memory"); }
 
 /// Two threads. The second one spins for work for a while, so that waking it is not what is measured, and
 /// sleeps through the cases of one thread, so that it does not slow them.
@@ -78,65 +81,134 @@ inline double seconds(const auto& work, Index calls) {
          static_cast<double>(calls);
 }
 
-inline double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<Index>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+/// A call that is timed. Its time is multiplied by `scale`, where it does more or less than a case.
+struct way {
+  std::function<void()> work;
+  double scale = 1;
+};
 
-/// What a case is timed beside: something that the hardware cannot do faster, or another call.
-enum class beside { hardware, another_call };
+/// What a case is compared with: the fastest of several ways, or the slowest: a limit that is the larger of two.
+struct yardstick {
+  std::string name;
+  std::vector<way> ways;
+  bool is_slowest = false;
+};
 
-/// Whether a limit was none: a program that measured one returns 1.
-inline bool& refused() {
-  static bool any = false;
-  return any;
-}
+/// Compares a case with yardsticks.
+class row {
+ public:
+  /// Prints the row as a line of JSON: the nanoseconds of the case, and for each yardstick [ratio, low, high]: its
+  /// time over that of the case. The ratio is of the smallest times in three passes of rounds, and lies in the
+  /// range of the three. If some range is wider than 10 %, all passes are repeated once, with four times the rounds.
+  void time(const way& work, const std::vector<yardstick>& yardsticks);
 
-/// Refuses a limit that the case is more than 5 % faster than.
-inline void check_limit(benchmark::State& state, double share, beside what) {
-  if (what != beside::hardware || share <= 1.05) return;
-  refused() = true;
-  state.SkipWithError(("the case is " + std::to_string(share) + " times as fast as its limit").c_str());
-}
+  std::string name, group;
+  /// Other numbers of the row.
+  std::vector<std::pair<std::string, double>> numbers = {};
+};
 
-/// Calls pair(), which returns the seconds of a limit and of a case, until the framework has timed the case for
-/// long enough, and the limit has run for 20 ms in all.
-inline void time_pairs(benchmark::State& state, const auto& pair) {
-  double limit = 0;
-  for (auto _ : state) {
-    const auto [of_limit, of_case] = pair();
-    limit += of_limit;
-    state.SetIterationTime(of_case);
-  }
-  while (limit < 0.02) limit += pair().first;
-}
-
-/// Times `work` and `limit`, which both move `bytes`, in turn.
-inline void beside_the_limit(benchmark::State& state, double bytes, const auto& limit, const auto& work,
-                             beside what = beside::hardware) {
+inline void row::time(const way& work, const std::vector<yardstick>& yardsticks) {
+  std::vector<way> ways = {work};
+  for (const yardstick& one : yardsticks) ways.insert(ways.end(), one.ways.begin(), one.ways.end());
   // A timed interval lasts at least 20 us, a thousand times what reading the clock takes.
-  const Index calls = std::max<Index>(1, static_cast<Index>(20e-6 / std::max(seconds(work, 1), 1e-9)));
-  std::vector<double> limits, times;
-  const auto pair = [&] {
-    limits.push_back(seconds(limit, calls));
-    times.push_back(seconds(work, calls));
-    return std::pair(limits.back() * static_cast<double>(calls), times.back() * static_cast<double>(calls));
-  };
-  time_pairs(state, pair);
-  double limit_time = median(limits), time = median(times);
-  // Neighbours on the machine may slow one side down: what is faster than its limit is timed again.
-  for (int again = 0; again < 3 && what == beside::hardware && limit_time > 1.05 * time; ++again) {
-    limits.clear(), times.clear();
-    for (double limit_seconds = 0; limit_seconds < 0.02; limit_seconds += pair().first) {
-    }
-    limit_time = median(limits), time = median(times);
+  std::vector<Index> calls(ways.size(), 1);
+  double round = 0;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    ways[i].work();
+    double interval;
+    while ((interval = seconds(ways[i].work, calls[i]) * static_cast<double>(calls[i])) < 20e-6)
+      calls[i] *= 2;
+    round += interval;
   }
-  check_limit(state, limit_time / time, what);
-  state.counters["us"] = time * 1e6;
-  state.counters["GB/s"] = bytes / time * 1e-9;
-  state.counters["limit_GB/s"] = bytes / limit_time * 1e-9;
-  state.counters["share"] = limit_time / time;
+  const int rounds = std::clamp(static_cast<int>(0.03 / round), round < 0.3 ? 3 : 1, 60);
+
+  std::vector<double> smallest(ways.size()), of_pass;
+  // Of the smallest times of all ways: the time of a yardstick over that of the case.
+  const auto ratio = [&](const std::vector<double>& times, std::size_t stick) {
+    std::size_t first = 1;
+    for (std::size_t i = 0; i < stick; ++i) first += yardsticks[i].ways.size();
+    const auto begin = times.begin() + static_cast<std::ptrdiff_t>(first),
+               end = begin + static_cast<std::ptrdiff_t>(yardsticks[stick].ways.size());
+    return (yardsticks[stick].is_slowest ? *std::max_element(begin, end) : *std::min_element(begin, end)) /
+           times[0];
+  };
+  struct range {
+    double low = 1e300, high = 0;
+  };
+  std::vector<range> ranges;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    ranges.assign(yardsticks.size(), {});
+    smallest.assign(ways.size(), 1e300);
+    for (int pass = 0; pass < 3; ++pass) {
+      of_pass.assign(ways.size(), 1e300);
+      for (int n = 0; n < (attempt == 0 || rounds == 1 ? rounds : 4 * rounds); ++n)
+        for (std::size_t i = 0; i < ways.size(); ++i)
+          of_pass[i] = std::min(of_pass[i], ways[i].scale * seconds(ways[i].work, calls[i]));
+      for (std::size_t i = 0; i < ways.size(); ++i) smallest[i] = std::min(smallest[i], of_pass[i]);
+      for (std::size_t i = 0; i < ranges.size(); ++i) {
+        ranges[i].low = std::min(ranges[i].low, ratio(of_pass, i));
+        ranges[i].high = std::max(ranges[i].high, ratio(of_pass, i));
+      }
+    }
+    if (std::all_of(ranges.begin(), ranges.end(), [](range r) { return r.high <= 1.1 * r.low; })) break;
+  }
+  std::printf("{\"name\": \"%s\", \"group\": \"%s\", \"ns\": %.5g, \"beside\": {", name.c_str(),
+              group.c_str(), smallest[0] * 1e9);
+  for (std::size_t i = 0; i < yardsticks.size(); ++i)
+    std::printf("%s\"%s\": [%.4g, %.4g, %.4g]", i == 0 ? "" : ", ", yardsticks[i].name.c_str(),
+                ratio(smallest, i), ranges[i].low, ranges[i].high);
+  std::printf("}");
+  for (const auto& [what, number] : numbers) std::printf(", \"%s\": %.5g", what.c_str(), number);
+  std::printf("}\n");
+  std::fflush(stdout);
+}
+
+struct entry {
+  std::string group, name;
+  std::function<void(row&)> body;
+};
+
+inline std::vector<entry>& entries() {
+  static std::vector<entry> all;
+  return all;
+}
+
+/// Adds a row to the program. The page shows the worst row of each group.
+inline void add(const std::string& group, const std::string& name, const std::function<void(row&)>& body) {
+  entries().push_back({group, name, body});
+}
+
+/// Runs the rows whose names the expression argv[1] finds, or all. Prints a line of JSON for what a reader must
+/// know of the build and the machine, and one for each row.
+inline int run(int argc, char** argv) {
+  std::string cpu = "unknown processor";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0) {
+      cpu = line.substr(line.find(':') + 2);
+      break;
+    }
+#ifdef __clang__
+  const std::string compiler = "clang " + std::to_string(__clang_major__);
+#else
+  const std::string compiler = "g++ " + std::to_string(__GNUC__);
+#endif
+  const std::time_t now = std::time(nullptr);
+  char date[16];
+  std::strftime(date, sizeof(date), "%F", std::gmtime(&now));
+  std::printf(
+      "{\"cpu\": \"%s\", \"cores\": %u, \"compiler\": \"%s\", \"flags\": \"%s\", \"eigen\": \"%d.%d.%d\", "
+      "\"floats_in_a_packet\": %d, \"date\": \"%s\"}\n",
+      cpu.c_str(), std::thread::hardware_concurrency(), compiler.c_str(), ROPE_BENCH_FLAGS,
+      EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION,
+      static_cast<int>(rope::detail::lanes<rope::detail::packet<float>>), date);
+  const std::regex wanted(argc > 1 ? argv[1] : "");
+  for (const entry& one : entries())
+    if (std::regex_search(one.name, wanted)) {
+      row of{one.name, one.group};
+      one.body(of);
+    }
+  return 0;
 }
 
 /// Parts of a buffer that calls take in turn, so that what is larger than a cache comes from memory. Calls that
@@ -239,17 +311,6 @@ inline void scale_lines_of_tokens(float* x, Index tokens, Index heads, Index hea
         scale(place, std::integral_constant<Index, 1>());
 }
 
-/// The faster one of two ways to do the same.
-inline std::function<void()> faster_of(const std::function<void()>& one, const std::function<void()>& other) {
-  std::vector<double> of_one, of_other;
-  for (int n = 0; n < 7; ++n) {
-    const Index calls = std::max<Index>(1, static_cast<Index>(2e-4 / std::max(seconds(one, 1), 1e-9)));
-    of_one.push_back(seconds(one, calls));
-    of_other.push_back(seconds(other, calls));
-  }
-  return median(of_one) < median(of_other) ? one : other;
-}
-
 /// Channels of either sign below 1/2, the same in every run.
 inline rope::detail::storage<float> channels(Index size) {
   rope::detail::storage<float> x(static_cast<std::size_t>(size));
@@ -270,7 +331,7 @@ inline double multiply_adds(Index steps) {
   (std::make_index_sequence<std::size_t(chains)>{});
   P sum = sums[0];
   for (int i = 1; i < chains; ++i) sum = rope::detail::add(sum, sums[i]);
-  benchmark::DoNotOptimize(sum);
+  keep(sum);
   return static_cast<double>(steps) * 2 * chains * rope::detail::lanes<P>;
 }
 
@@ -285,58 +346,25 @@ inline void read(const float* x, Index count) {
   for (; i + step <= count; i += step)
     for (Index n = 0; n < 8; ++n)
       sums[n] = rope::detail::add(sums[n], rope::detail::load<P>(x + i + n * lanes));
-  for (P& sum : sums) benchmark::DoNotOptimize(sum);
-  for (; i < count; ++i) benchmark::DoNotOptimize(x[i]);
+  for (const P& sum : sums) keep(sum);
+  for (; i < count; ++i) keep(x[i]);
 }
 
-/// Times `work` of so many flops in turn with multiply-adds on each thread, which take as long as the work, but
-/// a millisecond at least and 20 at most: work of a second is then not repeated until the limit has its 20 ms.
-inline void beside_peak(benchmark::State& state, double flops, int threads, const auto& work) {
-  std::vector<double> peaks, times;
-  const double of_step = seconds([] { multiply_adds(100000); }, 3) / 100000;
-  const Index steps = static_cast<Index>(std::clamp(seconds(work, 1), 0.001, 0.02) / of_step);
-  double peak_flops = 0;
-  const auto pair = [&] {
-    const auto limit = [&] {
-      if (threads == 1)
-        peak_flops = multiply_adds(steps);
-      else
-        pool().parallel_for(2, [&](Index) { multiply_adds(steps); });
-    };
-    if (threads == 2) peak_flops = 2 * multiply_adds(1) * static_cast<double>(steps);
-    peaks.push_back(seconds(limit, 1));
-    times.push_back(seconds(work, 1));
-    return std::pair(peaks.back(), times.back());
-  };
-  time_pairs(state, pair);
-  double peak = peak_flops / median(peaks), time = median(times);
-  for (int again = 0; again < 3 && flops / time > 1.05 * peak; ++again) {  // as in beside_the_limit
-    peaks.clear(), times.clear();
-    for (int n = 0; n < 5; ++n) pair();
-    peak = peak_flops / median(peaks), time = median(times);
-  }
-  check_limit(state, flops / time / peak, beside::hardware);
-  state.counters["ms"] = time * 1e3;
-  state.counters["GFLOP/s"] = flops / time * 1e-9;
-  state.counters["peak"] = peak * 1e-9;
-  state.counters["share"] = flops / time / peak;
-}
-
-/// What a reader of the results must know of the build and the machine.
-inline void describe_run() {
-  benchmark::AddCustomContext("eigen", std::to_string(EIGEN_WORLD_VERSION) + "." +
-                                           std::to_string(EIGEN_MAJOR_VERSION) + "." +
-                                           std::to_string(EIGEN_MINOR_VERSION));
-  benchmark::AddCustomContext("compiler", ROPE_BENCH_COMPILER);
-  benchmark::AddCustomContext("flags", ROPE_BENCH_FLAGS);
-  benchmark::AddCustomContext("floats_in_a_packet",
-                              std::to_string(rope::detail::lanes<rope::detail::packet<float>>));
-  std::ifstream cpu("/proc/cpuinfo");
-  for (std::string line; std::getline(cpu, line);)
-    if (line.rfind("model name", 0) == 0) {
-      benchmark::AddCustomContext("cpu", line.substr(line.find(':') + 2));
-      break;
-    }
+/// Multiply-adds at peak on each thread for as long as `flops` of them take, at most a millisecond, scaled to all.
+inline way peak(double flops, int threads = 1) {
+  static const double of_step = [] {
+    multiply_adds(100000);
+    return seconds([] { multiply_adds(100000); }, 3) / 100000;
+  }();
+  const double of_thread = flops / threads / multiply_adds(1);
+  const Index steps = static_cast<Index>(std::clamp(of_thread, 1.0, 0.001 / of_step));
+  return {[=] {
+            if (threads == 1)
+              multiply_adds(steps);
+            else
+              pool().parallel_for(2, [&](Index) { multiply_adds(steps); });
+          },
+          of_thread / static_cast<double>(steps)};
 }
 
 template <class T>

@@ -1,12 +1,8 @@
-// Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
-// multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
-// values, rotation beside the same attention without it, the backward pass beside the loop of multiply-adds,
-// products in bfloat16 beside those in float. Caches of 16-bit and 8-bit keys and
-// values are decoded from beside a read of their bytes. And the same attention written as Eigen products.
-// Names: what/queries x keys x heads + key heads x head_dim/threads.
+// Attention of many queries beside peak multiply-adds (of which the visible half counts), the same with rotation
+// inside, and the same as Eigen products; its backward pass; decoding from caches of every type; products in
+// bfloat16. Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "operands.hpp"
-#include "other_attention.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -72,21 +68,18 @@ double scratch_of(const operands& x) {
   return bytes / 1024;
 }
 
-void prefill(benchmark::State& state, shape s, int threads, bool rotates) {
+void prefill(bench::row& of, shape s, int threads) {
   const operands x(s, false);
-  bench::beside_peak(state, s.flops(), threads, [&] {
-    if (threads == 2)
-      x.attend(bench::pool());
-    else if (rotates)
-      x.rotate_and_attend();
-    else
-      x.attend();
-  });
-  state.counters["scratch_KiB"] = scratch_of(x);
+  of.numbers.push_back({"scratch_KiB", scratch_of(x)});
+  std::vector<bench::yardstick> yardsticks = {{"peak multiply-adds", {bench::peak(s.flops(), threads)}}};
+  if (threads == 2) return of.time({[&] { x.attend(bench::pool()); }}, yardsticks);
+  yardsticks.push_back({"the same with rotation inside", {{[&] { x.rotate_and_attend(); }}}});
+  yardsticks.push_back({"Eigen products", {{[&] { eigen_products(x); }}}});
+  of.time({[&] { x.attend(); }}, yardsticks);
 }
 
 /// The backward pass, given the log-sum-exp that the forward pass wrote.
-void backward(benchmark::State& state, shape s, int threads) {
+void backward(bench::row& of, shape s, int threads) {
   const operands x(s, false);
   std::vector<double> sums(static_cast<std::size_t>(s.queries * s.heads));
   rope::attention_options options;
@@ -98,7 +91,7 @@ void backward(benchmark::State& state, shape s, int threads) {
     return view;
   };
   const auto d_out = like(x.out, d_out_), d_q = like(x.q, d_q_), d_k = like(x.k, d_k_), d_v = like(x.v, d_v_);
-  bench::beside_peak(state, s.backward_flops(), threads, [&] {
+  const auto gradient = [&] {
     if (threads == 2)
       rope::attention_gradient(
           rope::attention_tape<float>{
@@ -109,142 +102,102 @@ void backward(benchmark::State& state, shape s, int threads) {
           rope::attention_tape<float>{
               .q = x.q, .k = x.k, .v = x.v, .out = x.out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
           options);
-  });
+  };
+  of.time({gradient}, {{"peak multiply-adds", {bench::peak(s.backward_flops(), threads)}}});
 }
 
-void decode(benchmark::State& state, shape s, int threads, bool cached) {
+void decode(bench::row& of, shape s, int threads, bool cached) {
   const operands x(s, cached);
-  bench::beside_the_limit(
-      state, x.bytes(),
-      [&] {
-        if (threads == 2)
-          bench::pool().parallel_for(2, [&](Index part) {
-            const auto& half = part == 0 ? x.k_ : x.v_;
-            bench::read(half.data(), static_cast<Index>(half.size()));
-          });
-        else
-          x.read();
-      },
-      [&] {
-        if (threads == 2)
-          x.attend(bench::pool());
-        else
-          x.attend();
-      });
+  const auto read = [&] {
+    if (threads == 1) return x.read();
+    bench::pool().parallel_for(2, [&](Index part) {
+      const auto& half = part == 0 ? x.k_ : x.v_;
+      bench::read(half.data(), static_cast<Index>(half.size()));
+    });
+  };
+  const auto attend = [&] { threads == 1 ? x.attend() : x.attend(bench::pool()); };
+  of.time({attend}, {{"a read of K and V", {{read}}}});
 }
 
-/// Float queries and a full kv_cache of channels C, beside a read of the bytes that it holds.
+/// Float queries and a full kv_cache of channels C.
 template <class C>
-void decode_from_cache(benchmark::State& state, shape s, int threads) {
+void decode_from_cache(bench::row& of, shape s, int threads) {
   const operands x(s, false);
   rope::kv_cache<C> cache(1, s.keys, s.kv_heads, s.head_dim);
   cache.append(x.k, x.v);
   const Index words = s.keys * s.kv_heads * s.head_dim * Index(sizeof(C)) / Index(sizeof(float));
-  const auto read = [&](Index part) {  // the yardstick of the cases above, whatever the bytes mean
+  const auto read_half = [&](Index part) {  // as floats, whatever the bytes mean
     const C* channels = part == 0 ? cache.keys().data : cache.values().data;
     bench::read(reinterpret_cast<const float*>(channels), words);
   };
-  bench::beside_the_limit(
-      state, x.bytes() / sizeof(float) * sizeof(C),
-      [&] {
-        if (threads == 2) return bench::pool().parallel_for(2, read);
-        read(0);
-        read(1);
-      },
-      [&] {
-        if (threads == 2)
-          rope::attention(x.q, cache, x.out, {}, {}, bench::pool());
-        else
-          rope::attention(x.q, cache, x.out);
-      });
+  const auto read = [&] {
+    if (threads == 2) return bench::pool().parallel_for(2, read_half);
+    read_half(0);
+    read_half(1);
+  };
+  const auto attend = [&] {
+    if (threads == 2)
+      rope::attention(x.q, cache, x.out, {}, {}, bench::pool());
+    else
+      rope::attention(x.q, cache, x.out);
+  };
+  of.time({attend}, {{"a read of K and V", {{read}}}});
 }
 
-/// The share is the time without rotation over the time with it: 1 where rotation is free.
-void rotation_inside(benchmark::State& state, shape s) {
-  const operands x(s, false);
-  bench::beside_the_limit(
-      state, x.bytes(), [&] { x.attend(); }, [&] { x.rotate_and_attend(); }, bench::beside::another_call);
-}
-
-/// The share is the time with products in float over that with products in bfloat16.
-void products_in_bfloat16(benchmark::State& state, shape s) {
+void products_in_bfloat16(bench::row& of, shape s) {
   const operands x(s, s.queries < s.keys);
   const auto narrow = [](const storage<float>& wide) {
     storage<Eigen::bfloat16> channels(wide.size());
     for (std::size_t i = 0; i < wide.size(); ++i) channels[i] = Eigen::bfloat16(wide[i]);
     return channels;
   };
-  const auto like = [](const rope::head_view<float>& of, storage<Eigen::bfloat16>& channels) {
-    return rope::head_view<Eigen::bfloat16>{channels.data(), of.batch,      of.tokens,
-                                            of.heads,        of.head_dim,   of.batch_stride,
-                                            of.token_stride, of.head_stride};
+  const auto like = [](const rope::head_view<float>& view, storage<Eigen::bfloat16>& channels) {
+    return rope::head_view<Eigen::bfloat16>{channels.data(),   view.batch,      view.tokens,
+                                            view.heads,        view.head_dim,   view.batch_stride,
+                                            view.token_stride, view.head_stride};
   };
   auto q_ = narrow(x.q_), k_ = narrow(x.k_), v_ = narrow(x.v_), out_ = narrow(x.out_);
   const auto q = like(x.q, q_), k = like(x.k, k_), v = like(x.v, v_), out = like(x.out, out_);
-  bench::beside_the_limit(
-      state, x.bytes() / 2, [&] { rope::attention(q, k, v, out); },
-      [&] { rope::attention(q, k, v, out, {.products = rope::product_precision::bfloat16}); },
-      bench::beside::another_call);
+  of.time({[&] { rope::attention(q, k, v, out, {.products = rope::product_precision::bfloat16}); }},
+          {{"products in float", {{[&] { rope::attention(q, k, v, out); }}}}});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  using state = benchmark::State;
+  using bench::row;
   const shape llama = {2048, 2048, 32, 8, 128}, small = {1024, 1024, 8, 8, 64},
               mla = {1024, 1024, 16, 16, 192};
-  for (const shape& s : {llama, small, mla}) {
+  for (const shape& s : {llama, small, mla})
     for (const int threads : {1, 2}) {
-      add("prefill", s, threads, [=](state& of) { prefill(of, s, threads, false); });
-      add("backward", s, threads, [=](state& of) { backward(of, s, threads); });
+      add("prefill", "prefill", s, threads, [=](row& of) { prefill(of, s, threads); });
+      add("backward pass of prefill", "backward", s, threads, [=](row& of) { backward(of, s, threads); });
     }
-    add("prefill_rotated", s, 1, [=](state& of) { prefill(of, s, 1, true); });
-    add("rotation_inside", s, 1, [=](state& of) { rotation_inside(of, s); });
-    add("eigen_products", s, 1, [=](state& of) {
-      const operands x(s, false);
-      bench::beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
-    });
-  }
   // Few key heads: every thread works on one.
   for (const shape& s : {shape{2048, 2048, 4, 1, 128}, shape{2048, 2048, 1, 1, 128}})
     for (const int threads : {1, 2})
-      add("backward", s, threads, [=](state& of) { backward(of, s, threads); });
-  for (const Index tokens : {256, 512, 1024, 2048, 4096, 8192, 16384}) {
+      add("backward pass of prefill", "backward", s, threads, [=](row& of) { backward(of, s, threads); });
+  for (const Index tokens : {256, 512, 1024, 2048, 4096}) {
     const shape s = {tokens, tokens, 4, 1, 128};
-    add("tokens/plain", s, 1, [=](state& of) { prefill(of, s, 1, false); });
-    add("tokens/rotated", s, 1, [=](state& of) { prefill(of, s, 1, true); });
-#if ROPE_BENCH_TORCH
-    if (tokens <= 4096)  // it stores every score
-      add("tokens/torch", s, 1, [=](state& of) {
-        const operands x(s, false);
-        bench::beside_peak(
-            of, s.flops(), 1,
-            bench::torch_attention(x.q.data, x.k.data, x.v.data, s.keys, s.heads, s.kv_heads, s.head_dim));
-      });
-#endif
-    add("tokens/eigen_products", s, 1, [=](state& of) {
-      const operands x(s, false);
-      bench::beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
-    });
+    add("prefill", "tokens", s, 1, [=](row& of) { prefill(of, s, 1); });
   }
   for (const Index keys : {512, 1024, 4096, 16384})
     for (const int threads : {1, 2}) {
       const shape s = {1, keys, 32, 8, 128};
-      add("decode/bhsd", s, threads, [=](state& of) { decode(of, s, threads, true); });
-      add("decode/bshd", s, threads, [=](state& of) { decode(of, s, threads, false); });
-      add("decode/kv_cache_float", s, threads, [=](state& of) { decode_from_cache<float>(of, s, threads); });
-      add("decode/kv_cache_half", s, threads,
-          [=](state& of) { decode_from_cache<Eigen::half>(of, s, threads); });
-      add("decode/kv_cache_bfloat16", s, threads,
-          [=](state& of) { decode_from_cache<Eigen::bfloat16>(of, s, threads); });
-      add("decode/kv_cache_int8", s, threads,
-          [=](state& of) { decode_from_cache<std::int8_t>(of, s, threads); });
+      const auto cache = [&]<class C>(const std::string& type, C) {
+        add("decoding from a cache of " + type, "decode/kv_cache_" + type, s, threads,
+            [=](row& of) { decode_from_cache<C>(of, s, threads); });
+      };
+      add("decoding, keys in the order of a cache", "decode/bhsd", s, threads,
+          [=](row& of) { decode(of, s, threads, true); });
+      add("decoding, keys in the order of activations", "decode/bshd", s, threads,
+          [=](row& of) { decode(of, s, threads, false); });
+      cache("half", Eigen::half());
+      cache("bfloat16", Eigen::bfloat16());
+      cache("int8", std::int8_t());
     }
   for (const shape& s : {llama, small, shape{512, 512, 8, 1, 128}, shape{64, 4096, 32, 8, 128},
                          shape{1, 4096, 32, 8, 128}, shape{1, 16384, 32, 8, 128}, shape{1, 4096, 8, 8, 128}})
-    add("products_in_bfloat16", s, 1, [=](state& of) { products_in_bfloat16(of, s); });
-  bench::describe_run();
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-  return bench::refused() ? 1 : 0;
+    add("products in bfloat16", "products_in_bfloat16", s, 1, [=](row& of) { products_in_bfloat16(of, s); });
+  return bench::run(argc, argv);
 }

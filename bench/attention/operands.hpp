@@ -4,6 +4,7 @@
 
 #include "../support.hpp"
 
+#include <functional>
 #include <string>
 
 /// The shapes and the memory of the calls of attention that are timed.
@@ -57,7 +58,6 @@ struct operands {
     bench::read(k_.data(), static_cast<Index>(k_.size()));
     bench::read(v_.data(), static_cast<Index>(v_.size()));
   }
-  double bytes() const { return static_cast<double>(k_.size() + v_.size()) * sizeof(float); }
 
   shape s;
   rope::detail::storage<float> q_, k_, v_, out_;
@@ -65,11 +65,11 @@ struct operands {
   rope::frequency_table<float> table;
 };
 
-/// what/shape/threads
-inline void add(const std::string& what, const shape& s, int threads, const auto& body) {
-  const std::string name =
-      what + "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-  benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
+/// A row called what/shape/threads.
+inline void add(const std::string& group, const std::string& what, const shape& s, int threads,
+                const std::function<void(row&)>& body) {
+  add(group, what + "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
+      body);
 }
 
 }  // namespace bench

@@ -1,5 +1,4 @@
-// What options, one more query head, one more thread and keys out of sight cost: each call is timed in turn
-// with the one that it should take as long as. A share is the time of that one over the time of the case.
+// What options, one more query head, one more thread and keys out of sight cost, beside calls without them.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "operands.hpp"
@@ -16,12 +15,11 @@ namespace {
 using bench::add;
 using bench::Index;
 using bench::operands;
+using bench::row;
 using bench::shape;
 using rope::detail::storage;
-using state = benchmark::State;
 
-/// The share is the time of the causal attention over that of the same with an option besides.
-void option_beside_none(state& of, shape s, const std::string& name) {
+void option_beside_none(row& of, shape s, const std::string& name) {
   const operands x(s, false);
   const auto size = static_cast<std::size_t>(s.queries * s.keys);
   std::vector<float> bias(static_cast<std::size_t>(s.heads) * size);
@@ -38,14 +36,12 @@ void option_beside_none(state& of, shape s, const std::string& name) {
   if (name == "mask") options.mask = rope::score_matrix(mask.get(), 1, 1, s.queries, s.keys);
   if (name == "dropout") options.dropout = 0.1;
   if (name == "positions") options.query_positions = queries, options.key_positions = keys;
-  bench::beside_the_limit(
-      of, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); },
-      bench::beside::another_call);
+  of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, options); }}, {{"none", {{[&] { x.attend(); }}}}});
 }
 
 /// Rules that a mask says key by key, beside the options that say the same: the causal rule, and sequences of
 /// 128 tokens laid end to end.
-void mask_beside_rule(state& of, shape s, bool causal) {
+void mask_beside_rule(row& of, shape s, bool causal) {
   const operands x(s, false);
   const Index sequence = causal ? s.keys : 128;
   const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(s.queries * s.keys)]);
@@ -58,40 +54,38 @@ void mask_beside_rule(state& of, shape s, bool causal) {
                                 same = {.causal = false,
                                         .mask = rope::score_matrix(static_cast<const bool*>(mask.get()), 1, 1,
                                                                    s.queries, s.keys)};
-  bench::beside_the_limit(
-      of, x.bytes(), [&] { rope::attention(x.q, x.k, x.v, x.out, rule); },
-      [&] { rope::attention(x.q, x.k, x.v, x.out, same); }, bench::beside::another_call);
+  of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, same); }},
+          {{"the rule as an option", {{[&] { rope::attention(x.q, x.k, x.v, x.out, rule); }}}}});
 }
 
 /// A step of so many query heads beside one of a head less, over the same keys.
-void one_more_head(state& of, shape s) {
+void one_more_head(row& of, shape s) {
   const operands x(s, true);
   const Index fewer = s.heads - 1;
-  bench::beside_the_limit(
-      of, x.bytes(), [&] { rope::attention(x.q.head_range(0, fewer), x.k, x.v, x.out.head_range(0, fewer)); },
-      [&] { x.attend(); }, bench::beside::another_call);
+  const auto attend_fewer = [&] {
+    rope::attention(x.q.head_range(0, fewer), x.k, x.v, x.out.head_range(0, fewer));
+  };
+  of.time({[&] { x.attend(); }}, {{"a head less", {{attend_fewer}}}});
 }
 
 /// Steps on two threads beside the same on one, both for at least ten milliseconds: the second thread sleeps
 /// while the first works alone.
-void on_two_threads(state& of, double bytes, const auto& step) {
+void on_two_threads(row& of, const auto& step) {
   const auto calls =
       static_cast<Index>(1e-2 / std::max(bench::seconds([&] { step(rope::this_thread()); }, 3), 1e-9));
   const auto repeated = [&](const auto& threads) {
     for (Index i = 0; i <= calls; ++i) step(threads);
   };
-  bench::beside_the_limit(
-      of, bytes * static_cast<double>(calls + 1), [&] { repeated(rope::this_thread()); },
-      [&] { repeated(bench::pool()); }, bench::beside::another_call);
+  of.time({[&] { repeated(bench::pool()); }}, {{"one thread", {{[&] { repeated(rope::this_thread()); }}}}});
 }
 
-void two_threads(state& of, shape s) {
+void two_threads(row& of, shape s) {
   const operands x(s, true);
-  on_two_threads(of, x.bytes(), [&](const auto& threads) { x.attend(threads); });
+  on_two_threads(of, [&](const auto& threads) { x.attend(threads); });
 }
 
 /// A step of 16 sequences in one cache, of which one has a token less than the others.
-void two_threads_uneven(state& of, shape s) {
+void two_threads_uneven(row& of, shape s) {
   const Index batch = 16;
   auto k_ = bench::channels(batch * s.keys * s.kv_heads * s.head_dim),
        q_ = bench::channels(batch * s.heads * s.head_dim), out_ = q_;
@@ -103,15 +97,14 @@ void two_threads_uneven(state& of, shape s) {
   const std::vector<Index> one_query(static_cast<std::size_t>(batch), 1);
   const auto q = rope::bshd(q_.data(), batch, 1, s.heads, s.head_dim),
              out = rope::bshd(out_.data(), batch, 1, s.heads, s.head_dim);
-  on_two_threads(of, static_cast<double>(2 * k_.size()) * sizeof(float),
-                 [&](const auto& threads) { rope::attention(q, cache, out, {}, one_query, threads); });
+  on_two_threads(of, [&](const auto& threads) { rope::attention(q, cache, out, {}, one_query, threads); });
 }
 
 enum class window_of { all_before, sinks, gap, gap_in_the_callers_list };
 
 /// A step with a window of 1024 in a cache of many tokens, beside one in a cache of 4096: with sinks, with a gap
 /// of 100 in the positions of tokens, which leaves 924 keys in the window, or with such a list of the caller's.
-void windowed_step(state& of, shape s, window_of what) {
+void windowed_step(row& of, shape s, window_of what) {
   using C = Eigen::bfloat16;
   const Index piece = 4096, gap = s.keys - 512;
   storage<C> k_(static_cast<std::size_t>(piece * s.kv_heads * s.head_dim));
@@ -136,16 +129,13 @@ void windowed_step(state& of, shape s, window_of what) {
     options.query_positions = std::span(positions).last(1);
     options.key_positions = positions;
   }
-  bench::beside_the_limit(
-      of, 2.0 * 1024 * static_cast<double>(s.kv_heads * s.head_dim) * sizeof(C),
-      [&] { rope::attention(q, few, out, plain); },
-      [&] {
-        if (what == window_of::gap_in_the_callers_list)
-          rope::attention(q, many.keys(), many.values(), out, options);
-        else
-          rope::attention(q, many, out, options);
-      },
-      bench::beside::another_call);
+  const auto attend = [&] {
+    if (what == window_of::gap_in_the_callers_list)
+      rope::attention(q, many.keys(), many.values(), out, options);
+    else
+      rope::attention(q, many, out, options);
+  };
+  of.time({attend}, {{"4096 cached tokens", {{[&] { rope::attention(q, few, out, plain); }}}}});
 }
 
 }  // namespace
@@ -153,32 +143,34 @@ void windowed_step(state& of, shape s, window_of what) {
 int main(int argc, char** argv) {
   for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"}) {
     const shape s = {1024, 1024, 8, 2, 128};
-    add(std::string("option/") + option, s, 1, [=](state& of) { option_beside_none(of, s, option); });
+    add("an option of prefill", std::string("option/") + option, s, 1,
+        [=](row& of) { option_beside_none(of, s, option); });
   }
   const shape prompt = {1024, 1024, 8, 2, 128};
-  add("mask/causal", prompt, 1, [=](state& of) { mask_beside_rule(of, prompt, true); });
-  add("mask/block_diagonal", prompt, 1, [=](state& of) { mask_beside_rule(of, prompt, false); });
+  add("a mask that says what an option says", "mask/causal", prompt, 1,
+      [=](row& of) { mask_beside_rule(of, prompt, true); });
+  add("a mask that says what an option says", "mask/block_diagonal", prompt, 1,
+      [=](row& of) { mask_beside_rule(of, prompt, false); });
   for (Index heads = 2; heads <= 20; ++heads) {
     const shape s = {1, 4096, heads, 1, 128};
-    add("one_more_head", s, 1, [=](state& of) { one_more_head(of, s); });
+    add("one more query head on a key head", "one_more_head", s, 1, [=](row& of) { one_more_head(of, s); });
   }
   for (const shape& s : {shape{1, 32768, 16, 1, 128}, shape{1, 4096, 128, 1, 128},
                          shape{16, 4096, 32, 8, 128}, shape{1, 1000, 32, 8, 128}})
-    add("two_threads", s, 2, [=](state& of) { two_threads(of, s); });
+    add("attention on two threads", "two_threads", s, 2, [=](row& of) { two_threads(of, s); });
   const shape uneven = {1, 1000, 32, 8, 128};
-  add("two_threads_uneven", uneven, 2, [=](state& of) { two_threads_uneven(of, uneven); });
+  add("attention on two threads", "two_threads_uneven", uneven, 2,
+      [=](row& of) { two_threads_uneven(of, uneven); });
   for (const Index keys : {Index{1} << 16, Index{1} << 20}) {
     const shape s = {1, keys, 8, 2, 64};
     const auto window = [&](const char* name, window_of what) {
-      add(std::string("window_of_1024/") + name, s, 1, [=](state& of) { windowed_step(of, s, what); });
+      add("a window of 1024 keys in more tokens", std::string("window_of_1024/") + name, s, 1,
+          [=](row& of) { windowed_step(of, s, what); });
     };
     window("plain", window_of::all_before);
     window("sinks", window_of::sinks);
     window("gap", window_of::gap);
     window("gap_in_the_callers_list", window_of::gap_in_the_callers_list);
   }
-  bench::describe_run();
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return bench::run(argc, argv);
 }

@@ -1,10 +1,7 @@
-// What engines that serve many users do, each beside what it would cost without the feature, timed in turn:
-// rotation of a window or by coordinates inside of attention beside attention without rotation, decoding from
-// pages beside decoding from one piece of memory, from integers (multiplied as floats, and as they are) beside
-// bfloat16, a chunk whose keys are integers multiplied as they are beside the same in float, latents (MLA)
-// beside the larger of their read and their multiply-adds, and a batch of steps and a chunk beside the sum of
-// both alone. A share is the time beside over the time of the case. Names: what/queries x keys x heads + key
-// heads x head_dim/threads.
+// What engines that serve many users do, each beside the same without the feature: rotation of a window or by
+// coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
+// whose keys are integers multiplied as they are, latents (MLA), and a batch of steps and a chunk.
+// Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
 
@@ -18,9 +15,9 @@
 namespace {
 
 using bench::Index;
+using bench::row;
 using rope::half_split;
 using rope::detail::storage;
-using state = benchmark::State;
 
 /// Work on one thread or on both.
 void run(int threads, const auto& work) {
@@ -43,12 +40,10 @@ struct prompt {
 };
 
 /// Rotation inside of attention beside none, for a table that is placed in the head or has rows of coordinates.
-void rotation_beside_none(state& of, const prompt& x, const rope::frequency_table<float>& table,
+void rotation_beside_none(row& of, const prompt& x, const rope::frequency_table<float>& table,
                           Index first_channel) {
-  bench::beside_the_limit(
-      of, static_cast<double>(x.q_.size()) * sizeof(float), [&] { rope::attention(x.q, x.k, x.v, x.out); },
-      [&] { rope::attention<half_split>(x.q, x.k, x.v, x.out, table.at_channel(first_channel)); },
-      bench::beside::another_call);
+  of.time({[&] { rope::attention<half_split>(x.q, x.k, x.v, x.out, table.at_channel(first_channel)); }},
+          {{"no rotation", {{[&] { rope::attention(x.q, x.k, x.v, x.out); }}}}});
 }
 
 /// Sequences in pages of 16 tokens that lie in the pool in any order.
@@ -79,7 +74,7 @@ struct engine {
   }
 };
 
-void decode_pages(state& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads) {
+void decode_pages(row& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads) {
   const prompt one = {1, heads, kv_heads, head_dim};
   const engine memory({static_cast<int>(keys)}, kv_heads, head_dim);
   const auto pages = memory.view(memory.table, memory.lengths);
@@ -87,14 +82,13 @@ void decode_pages(state& of, Index keys, Index heads, Index kv_heads, Index head
                  rope::bhsd(static_cast<const float*>(memory.k_.data()), 1, kv_heads, keys, head_dim),
              values = rope::bhsd(static_cast<const float*>(memory.v_.data()), 1, kv_heads, keys, head_dim);
   run(threads, [&](const auto& pool) {
-    bench::beside_the_limit(
-        of, 2.0 * static_cast<double>(keys * kv_heads * head_dim) * sizeof(float),
-        [&] { rope::attention(one.q, in_one_piece, values, one.out, {}, pool); },
-        [&] { rope::attention(one.q, pages, one.out, {}, pool); }, bench::beside::another_call);
+    of.time({[&] { rope::attention(one.q, pages, one.out, {}, pool); }},
+            {{"the same keys in one piece",
+              {{[&] { rope::attention(one.q, in_one_piece, values, one.out, {}, pool); }}}}});
   });
 }
 
-void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads,
+void decode_integers(row& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads,
                      rope::product_precision products) {
   const prompt one = {1, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
   rope::kv_cache<Eigen::bfloat16> wide(1, keys, kv_heads, head_dim);
@@ -102,34 +96,28 @@ void decode_integers(state& of, Index keys, Index heads, Index kv_heads, Index h
   wide.append(many.k, many.v);
   narrow.append(many.k, many.v);
   run(threads, [&](const auto& pool) {
-    bench::beside_the_limit(
-        of, 2.0 * static_cast<double>(keys * kv_heads * head_dim),
-        [&] { rope::attention(one.q, wide, one.out, {}, {}, pool); },
-        [&] { rope::attention(one.q, narrow, one.out, {.products = products}, {}, pool); },
-        bench::beside::another_call);
+    of.time({[&] { rope::attention(one.q, narrow, one.out, {.products = products}, {}, pool); }},
+            {{"bfloat16", {{[&] { rope::attention(one.q, wide, one.out, {}, {}, pool); }}}}});
   });
 }
 
 /// The newest tokens of a cache of integers: products of integers beside products of floats.
-void chunk_of_integers(state& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
+void chunk_of_integers(row& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
                        int threads) {
   const prompt chunk = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
   rope::kv_cache<std::int8_t> cache(1, keys, kv_heads, head_dim);
   cache.append(many.k, many.v);
   run(threads, [&](const auto& pool) {
-    bench::beside_the_limit(
-        of, 2.0 * static_cast<double>(keys * kv_heads * head_dim),
-        [&] { rope::attention(chunk.q, cache, chunk.out, {}, {}, pool); },
-        [&] {
-          rope::attention(chunk.q, cache, chunk.out, {.products = rope::product_precision::integers}, {},
-                          pool);
-        },
-        bench::beside::another_call);
+    const auto attend = [&](const rope::attention_options& options) {
+      rope::attention(chunk.q, cache, chunk.out, options, {}, pool);
+    };
+    of.time({[&] { attend({.products = rope::product_precision::integers}); }},
+            {{"products in float", {{[&] { attend({}); }}}}});
   });
 }
 
-/// Absorbed decoding of 128 heads beside the larger of a read of the latents and its multiply-adds.
-void decode_latents(state& of, Index keys, int threads) {
+/// Absorbed decoding of 128 heads beside its multiply-adds, which take longer than a read.
+void decode_latents(row& of, Index keys, int threads) {
   constexpr Index heads = 128, latent = 512, rotary = 64;
   rope::latent_cache<float> cache(1, keys, latent, rotary);
   {
@@ -141,15 +129,14 @@ void decode_latents(state& of, Index keys, int threads) {
   const auto out = rope::thd(out_.data(), 1, heads, latent);
   const double flops = 2.0 * static_cast<double>(heads * keys) * (2 * latent + rotary);
   const rope::attention_options options = {.scale = 0.07};
-  const double read = bench::seconds([&] { bench::read(cache.keys().data, keys * (latent + rotary)); }, 20);
   run(threads, [&](const auto& pool) {
-    bench::beside_peak(of, flops, threads, [&] { rope::attention(one.q, cache, out, options, {}, pool); });
+    of.time({[&] { rope::attention(one.q, cache, out, options, {}, pool); }},
+            {{"peak multiply-adds", {bench::peak(flops, threads)}}});
   });
-  of.counters["read_ms"] = read * 1e3;
 }
 
 /// Eight steps of 4096 keys and a chunk of 256, in one call, beside the steps and the chunk alone.
-void mixed_batch(state& of, Index heads, Index kv_heads, Index head_dim, int threads) {
+void mixed_batch(row& of, Index heads, Index kv_heads, Index head_dim, int threads) {
   constexpr Index steps = 8, chunk = 256;
   std::vector<int> lengths(steps, 4096);
   lengths.push_back(chunk);
@@ -164,32 +151,30 @@ void mixed_batch(state& of, Index heads, Index kv_heads, Index head_dim, int thr
   const auto together = memory.view(blocks, all), first = memory.view(blocks.first(split), all.first(steps)),
              second = memory.view(blocks.subspan(split), all.subspan(steps));
   run(threads, [&](const auto& pool) {
-    bench::beside_the_limit(
-        of, 0,
-        [&] {
-          rope::attention(x.q.token_range(0, steps), first, x.out.token_range(0, steps),
-                          {.query_offsets = of_steps}, pool);
-          rope::attention(x.q.token_range(steps, chunk), second, x.out.token_range(steps, chunk),
-                          {.query_offsets = of_chunk}, pool);
-        },
-        [&] { rope::attention(x.q, together, x.out, {.query_offsets = offsets}, pool); },
-        bench::beside::another_call);
+    const auto apart = [&] {
+      rope::attention(x.q.token_range(0, steps), first, x.out.token_range(0, steps),
+                      {.query_offsets = of_steps}, pool);
+      rope::attention(x.q.token_range(steps, chunk), second, x.out.token_range(steps, chunk),
+                      {.query_offsets = of_chunk}, pool);
+    };
+    of.time({[&] { rope::attention(x.q, together, x.out, {.query_offsets = offsets}, pool); }},
+            {{"both calls apart", {{apart}}}});
   });
 }
 
-void add(const std::string& what, int threads, const auto& body) {
-  const std::string name = what + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-  benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
+void add(const std::string& group, const std::string& what, int threads,
+         const std::function<void(row&)>& body) {
+  bench::add(group, what + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"), body);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  add("window/1024x1024x16+16x192", 1, [](state& of) {
+  add("rotation inside prefill", "window/1024x1024x16+16x192", 1, [](row& of) {
     const rope::frequency_table<float> table(rope::frequencies(64), 1024);
     rotation_beside_none(of, {1024, 16, 16, 192}, table, 128);
   });
-  add("axes/1024x1024x16+4x128", 1, [](state& of) {
+  add("rotation inside prefill", "axes/1024x1024x16+4x128", 1, [](row& of) {
     Eigen::ArrayXXd at(1024, 3);
     for (Index t = 0; t < 1024; ++t) at.row(t) << 3, static_cast<double>(t / 32), static_cast<double>(t % 32);
     const rope::frequency_table<float> table(
@@ -199,23 +184,23 @@ int main(int argc, char** argv) {
   for (const int threads : {1, 2}) {
     for (const Index keys : {1024, 4096, 16384}) {
       const std::string shape = "1x" + std::to_string(keys) + "x32+8x128";
-      add("pages/" + shape, threads, [=](state& of) { decode_pages(of, keys, 32, 8, 128, threads); });
+      add("decoding from pages of 16 keys", "pages/" + shape, threads,
+          [=](row& of) { decode_pages(of, keys, 32, 8, 128, threads); });
       for (const auto products : {rope::product_precision::full, rope::product_precision::integers})
-        add((products == rope::product_precision::full ? "int8_beside_bfloat16/"
+        add(products == rope::product_precision::full ? "decoding from int8"
+                                                      : "decoding from int8, products of integers",
+            (products == rope::product_precision::full ? "int8_beside_bfloat16/"
                                                        : "int8_products_beside_bfloat16/") +
                 shape,
-            threads, [=](state& of) { decode_integers(of, keys, 32, 8, 128, threads, products); });
+            threads, [=](row& of) { decode_integers(of, keys, 32, 8, 128, threads, products); });
     }
-    add("int8_products_beside_int8/256x4096x32+8x128", threads,
-        [=](state& of) { chunk_of_integers(of, 256, 4096, 32, 8, 128, threads); });
+    add("a chunk after int8, products of integers", "int8_products_beside_int8/256x4096x32+8x128", threads,
+        [=](row& of) { chunk_of_integers(of, 256, 4096, 32, 8, 128, threads); });
     for (const Index keys : {1024, 4096})
-      add("latents/1x" + std::to_string(keys) + "x128+1x576", threads,
-          [=](state& of) { decode_latents(of, keys, threads); });
-    add("mixed_batch/8x4096_and_256x32+8x128", threads,
-        [=](state& of) { mixed_batch(of, 32, 8, 128, threads); });
+      add("decoding from latents (MLA)", "latents/1x" + std::to_string(keys) + "x128+1x576", threads,
+          [=](row& of) { decode_latents(of, keys, threads); });
+    add("8 steps and a chunk in one call", "mixed_batch/8x4096_and_256x32+8x128", threads,
+        [=](row& of) { mixed_batch(of, 32, 8, 128, threads); });
   }
-  bench::describe_run();
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-  return bench::refused() ? 1 : 0;
+  return bench::run(argc, argv);
 }

@@ -23,7 +23,7 @@ namespace {
 
 using bench::Index;
 using peers::must_agree;
-using peers::state;
+using peers::row;
 
 template <class T>
 constexpr ggml_type type_of = std::is_same_v<T, float>         ? GGML_TYPE_F32
@@ -70,7 +70,7 @@ void fill(ggml_tensor* tensor, int seed) {
 }
 
 template <class Layout, class T>
-void rotate(state& of, const std::string& name, Index tokens, Index heads, Index head_dim) {
+void rotate(row& of, const std::string& name, Index tokens, Index heads, Index head_dim) {
   graph theirs;
   ggml_tensor* x = theirs.tensor(type_of<T>, tokens, heads, head_dim);
   ggml_tensor* positions = ggml_new_tensor_1d(theirs.context(), GGML_TYPE_I32, tokens);
@@ -94,13 +94,12 @@ void rotate(state& of, const std::string& name, Index tokens, Index heads, Index
   must_agree(name, ours.data(), channels, size,
              4 * u + static_cast<double>(first + tokens) * static_cast<double>(head_dim / 2) * 0x1p-24);
   peers::time_in_turn(
-      of, 2.0 * static_cast<double>(size) * sizeof(T), [&] { theirs.compute(); },
-      [&] { rope::rotate<Layout>(view, table, Index{first}); });
+      of, [&] { theirs.compute(); }, [&] { rope::rotate<Layout>(view, table, Index{first}); });
 }
 
 /// Keys and values are [keys, kv_heads, head_dim], as a cache of either library has them.
 template <class T>
-void attend(state& of, const std::string& name, const peers::attention_shape& shape) {
+void attend(row& of, const std::string& name, const peers::attention_shape& shape) {
   const auto [queries, keys, heads, kv_heads, head_dim] = shape;
   graph theirs;
   ggml_context* context = theirs.context();
@@ -135,16 +134,13 @@ void attend(state& of, const std::string& name, const peers::attention_shape& sh
   must_agree(name, ours.data(), static_cast<const float*>(result->data), size,
              std::fmax(4 * u, u * std::sqrt(static_cast<double>(keys))));
   peers::time_in_turn(
-      of, 2.0 * static_cast<double>(keys * kv_heads * head_dim) * sizeof(T), [&] { theirs.compute(); },
-      [&] { rope::attention(queries_view, keys_view, values_view, out, {}); });
+      of, [&] { theirs.compute(); }, [&] { rope::attention(queries_view, keys_view, values_view, out, {}); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   ggml_time_init();
-  benchmark::Initialize(&argc, argv);
-  bench::describe_run();
   peers::add_rotations<rope::half_split, float>(rotate<rope::half_split, float>);
   peers::add_rotations<rope::interleaved, float>(rotate<rope::interleaved, float>);
   peers::add_rotations<rope::half_split, Eigen::half>(rotate<rope::half_split, Eigen::half>);
@@ -153,5 +149,5 @@ int main(int argc, char** argv) {
 #if PEER_IS_GGML || defined(__AVX512BF16__)  // else ik_llama.cpp ends the program
   peers::add_attention<Eigen::bfloat16>(attend<Eigen::bfloat16>);
 #endif
-  benchmark::RunSpecifiedBenchmarks();
+  return bench::run(argc, argv);
 }

@@ -22,7 +22,7 @@
 namespace {
 
 using bench::Index;
-using peers::state;
+using peers::row;
 
 const OrtApi& api() {
   static const OrtApi& version = *OrtGetApiBase()->GetApi(ORT_API_VERSION);
@@ -174,7 +174,7 @@ std::vector<T> filled(Index count, int seed) {
 }
 
 template <class Layout>
-void rotate(state& of, const std::string& name, Index tokens, Index heads, Index head_dim) {
+void rotate(row& of, const std::string& name, Index tokens, Index heads, Index head_dim) {
   constexpr std::int64_t first = 100;  // at position 0 nothing turns
   const Index rows = first + tokens, pairs = head_dim / 2, size = tokens * heads * head_dim;
   const rope::frequency_table<float> table(rope::frequencies(head_dim, 10000.0), rows);
@@ -203,12 +203,12 @@ void rotate(state& of, const std::string& name, Index tokens, Index heads, Index
   theirs.compute();
   peers::must_agree(name, ours.data(), out.data(), size, 4 * 0x1p-24);
   peers::time_in_turn(
-      of, 2.0 * static_cast<double>(size) * sizeof(float), [&] { theirs.compute(); }, turn);
+      of, [&] { theirs.compute(); }, turn);
 }
 
 /// Keys and values are [kv_heads, keys, head_dim], a cache in which either library writes the newest tokens.
 template <class T>
-void attend(state& of, const std::string& name, const peers::attention_shape& shape) {
+void attend(row& of, const std::string& name, const peers::attention_shape& shape) {
   const auto [queries, keys, heads, kv_heads, head_dim] = shape;
   std::vector<T> q = filled<T>(queries * heads * head_dim, 1),
                  new_k = filled<T>(queries * kv_heads * head_dim, 2),
@@ -258,17 +258,15 @@ void attend(state& of, const std::string& name, const peers::attention_shape& sh
   peers::must_agree(name, ours.data(), out.data(), queries * heads * head_dim,
                     std::fmax(8 * u, 0x1p-24 * std::sqrt(static_cast<double>(keys * head_dim))));
   peers::time_in_turn(
-      of, 2.0 * static_cast<double>(keys * kv_heads * head_dim) * sizeof(T), [&] { theirs.compute(); }, step);
+      of, [&] { theirs.compute(); }, step);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  bench::describe_run();
   peers::add_rotations<rope::half_split, float>(rotate<rope::half_split>);
   peers::add_rotations<rope::interleaved, float>(rotate<rope::interleaved>);
   peers::add_attention<float>(attend<float>);
   peers::add_attention<Eigen::half>(attend<Eigen::half>);
-  benchmark::RunSpecifiedBenchmarks();
+  return bench::run(argc, argv);
 }

@@ -15,7 +15,7 @@
 namespace peers {
 
 using bench::Index;
-using state = benchmark::State;
+using bench::row;
 
 /// Numbers in [-0.48, 0.48], the same in every run.
 template <class T>
@@ -37,24 +37,24 @@ void must_agree(const std::string& name, const T* ours, const T* theirs, Index c
   std::exit(1);
 }
 
-/// Times a call of the peer and a call of rope; `bytes` are what must be read and written.
-inline void time_in_turn(state& of, double bytes, const auto& theirs, const auto& ours) {
-  bench::beside_the_limit(of, bytes, theirs, ours, bench::beside::another_call);
+/// Times a call of the peer and a call of rope.
+inline void time_in_turn(row& of, const auto& theirs, const auto& ours) {
+  of.time({[&] { ours(); }}, {{"peer", {{[&] { theirs(); }}}}});
 }
 
 inline void add(const std::string& name, const auto& body) {
-  benchmark::RegisterBenchmark(name.c_str(), [=](state& of) { body(of, name); })->UseManualTime();
+  bench::add("peer", name, [=](row& of) { body(of, name); });
 }
 
 /// Rotation of 1, 512 and 4096 tokens of 32 heads of 128.
 ///
-/// \param rotate  rotate(state, name, tokens, heads, head_dim)
+/// \param rotate  rotate(row, name, tokens, heads, head_dim)
 template <class Layout, class T>
 void add_rotations(const auto& rotate) {
   const std::string end = std::string("/") + bench::layout_name<Layout>() + "/" + bench::type_name<T>();
   for (const Index tokens : {1, 512, 4096})
     add("rotate/" + std::to_string(tokens) + "x32x128" + end,
-        [=](state& of, const std::string& name) { rotate(of, name, tokens, Index{32}, Index{128}); });
+        [=](row& of, const std::string& name) { rotate(of, name, tokens, Index{32}, Index{128}); });
 }
 
 /// Tokens and heads of a call of attention. The queries are the last tokens of the keys, and causal.
@@ -64,7 +64,7 @@ struct attention_shape {
 
 /// Decoding and prefill.
 ///
-/// \param attend  attend(state, name, shape)
+/// \param attend  attend(row, name, shape)
 template <class T>
 void add_attention(const auto& attend) {
   const std::string end = std::string("/") + bench::type_name<T>();
@@ -72,7 +72,7 @@ void add_attention(const auto& attend) {
     add(what + "/" + std::to_string(shape.queries) + "x" + std::to_string(shape.keys) + "x" +
             std::to_string(shape.heads) + "+" + std::to_string(shape.kv_heads) + "x" +
             std::to_string(shape.head_dim) + end,
-        [=](state& of, const std::string& name) { attend(of, name, shape); });
+        [=](row& of, const std::string& name) { attend(of, name, shape); });
   };
   for (const Index keys : {512, 4096, 16384}) add_shape("decode", {1, keys, 32, 8, 128});
   add_shape("prefill", {1024, 1024, 8, 8, 64});

@@ -5,27 +5,24 @@
 #include <rope/tables.hpp>
 
 #include <functional>
-#include <string>
-#include <vector>
 
-/// Other ways to write the rotation of floats [tokens, heads, head_dim] by the same table.
+/// Other ways to rotate floats [tokens, heads, head_dim] in place by rows 1 .. tokens of the same table.
 
 namespace bench {
 
-struct rotation_way {
-  std::string name;  // what/layout
-  /// The rotation of `x` by the rows 0 .. tokens - 1 of `table`, with everything made that a model would make
-  /// once.
-  std::function<std::function<void()>(float* x, const rope::frequency_table<float>& table, rope::Index tokens,
-                                      rope::Index heads, rope::Index head_dim)>
-      prepare;
+struct rotated_shape {
+  rope::Index tokens, heads, head_dim;
 };
 
-/// Plain loops, Eigen array expressions, a complex product.
-std::vector<rotation_way> plain_ways();
+/// Loops over tokens, heads and pairs.
+template <class Layout>
+void plain_loop(float* x, const rope::frequency_table<float>& table, const rotated_shape& s);
 
-/// PyTorch's tensor expressions; there where its C++ library is installed.
-std::vector<rotation_way> torch_ways();
+/// Eigen expressions: arrays (half_split), or a product of complex arrays (interleaved). What a model would make
+/// once is made here.
+template <class Layout>
+std::function<void(float* x)> eigen_expression(const rope::frequency_table<float>& table,
+                                               const rotated_shape& s);
 
 }  // namespace bench
 
