@@ -19,7 +19,7 @@ RESULTS = ROOT / "bench" / "results"
 COLOURS = ["#0b6e99", "#d9730d", "#2e7d32", "#8e44ad", "#111111", "#c2185b", "#8d6e63"]
 LIMIT_COLOURS = ["#777777", "#b0884a"]
 FLOOR = 0.97  # of what a row is compared with, unless that is a limit
-LIMITS = {"limit", "an in-place scale", "a copy", "a read of K and V", "peak multiply-adds", "its panel products alone"}
+LIMITS = {"limit", "an in-place scale", "a copy", "peak multiply-adds", "its panel products alone"}
 
 
 class Plot:

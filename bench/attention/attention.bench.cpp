@@ -1,6 +1,6 @@
 // Attention of many queries beside peak multiply-adds (of which the visible half counts), the same with rotation
-// inside, and the same as Eigen products; its backward pass; decoding from caches of every type; products in
-// bfloat16. Names: what/queries x keys x heads + key heads x head_dim/threads.
+// inside, and the same as Eigen products; its backward pass; decoding from caches of every type, beside the larger of
+// a read of K and V and of the multiply-adds at peak; products in bfloat16. Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "operands.hpp"
 
@@ -116,7 +116,7 @@ void decode(bench::row& of, shape s, int threads, bool cached) {
     });
   };
   const auto attend = [&] { threads == 1 ? x.attend() : x.attend(bench::pool()); };
-  of.time({attend}, {{"a read of K and V", {{read}}}});
+  of.time({attend}, {{"limit", {{read}, bench::peak(s.flops(), threads)}, true}});
 }
 
 /// Float queries and a full kv_cache of channels C.
@@ -141,7 +141,7 @@ void decode_from_cache(bench::row& of, shape s, int threads) {
     else
       rope::attention(x.q, cache, x.out);
   };
-  of.time({attend}, {{"a read of K and V", {{read}}}});
+  of.time({attend}, {{"limit", {{read}, bench::peak(s.flops(), threads)}, true}});
 }
 
 void products_in_bfloat16(bench::row& of, shape s) {

@@ -116,7 +116,7 @@ void chunk_of_integers(row& of, Index tokens, Index keys, Index heads, Index kv_
   });
 }
 
-/// Absorbed decoding of 128 heads beside its multiply-adds, which take longer than a read.
+/// Absorbed decoding of 128 heads beside the larger of a read of the latents and of the multiply-adds at peak.
 void decode_latents(row& of, Index keys, int threads) {
   constexpr Index heads = 128, latent = 512, rotary = 64;
   rope::latent_cache<float> cache(1, keys, latent, rotary);
@@ -129,9 +129,10 @@ void decode_latents(row& of, Index keys, int threads) {
   const auto out = rope::thd(out_.data(), 1, heads, latent);
   const double flops = 2.0 * static_cast<double>(heads * keys) * (2 * latent + rotary);
   const rope::attention_options options = {.scale = 0.07};
+  const auto read = [&] { bench::read(cache.keys().data, keys * (latent + rotary)); };  // by one thread
   run(threads, [&](const auto& pool) {
     of.time({[&] { rope::attention(one.q, cache, out, options, {}, pool); }},
-            {{"peak multiply-adds", {bench::peak(flops, threads)}}});
+            {{"limit", {{read}, bench::peak(flops, threads)}, true}});
   });
 }
 
@@ -184,8 +185,14 @@ int main(int argc, char** argv) {
   for (const int threads : {1, 2}) {
     for (const Index keys : {1024, 4096, 16384}) {
       const std::string shape = "1x" + std::to_string(keys) + "x32+8x128";
-      add("decoding from pages of 16 keys", "pages/" + shape, threads,
-          [=](row& of) { decode_pages(of, keys, 32, 8, 128, threads); });
+      const auto pages = [&](Index kv_heads, Index head_dim) {
+        add("decoding from pages of 16 keys",
+            "pages/1x" + std::to_string(keys) + "x32+" + std::to_string(kv_heads) + "x" +
+                std::to_string(head_dim),
+            threads, [=](row& of) { decode_pages(of, keys, 32, kv_heads, head_dim, threads); });
+      };
+      pages(8, 128);
+      if (keys < 16384) pages(32, 64);  // a page of a head is too short to prefetch the next one in time
       for (const auto products : {rope::product_precision::full, rope::product_precision::integers})
         add(products == rope::product_precision::full ? "decoding from int8"
                                                       : "decoding from int8, products of integers",

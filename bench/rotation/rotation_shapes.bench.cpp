@@ -5,6 +5,7 @@
 #include "../support.hpp"
 #include "other_rotations.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -34,10 +35,14 @@ void rotate(bench::row& of, const bench::rotated_shape& s, Index past_line) {
   };
   const auto loop = [&](float* x) { bench::plain_loop<Layout>(x, table, s); };
   const auto eigen = bench::eigen_expression<Layout>(table, s);
-  must_agree(of.name, memory.data(), size, rope, loop);
-  must_agree(of.name, memory.data(), size, rope, eigen);
 
   bench::parts_in_turn parts(size, size * Index(sizeof(float)));
+  if (parts.count() == 1) {  // channels in a cache are scaled so often that they grow
+    const auto fresh = bench::channels(size);
+    std::copy(fresh.begin(), fresh.end(), memory.begin() + past);
+  }
+  must_agree(of.name, memory.data() + past, size, rope, loop);
+  must_agree(of.name, memory.data() + past, size, rope, eigen);
   const auto next = [&] { return memory.data() + parts.begin(parts.next()) + past; };
   bench::yardstick limit = {"limit", {{[&] { bench::scale_in_place(next(), size, 1); }}}};
   if (parts.count() > 1) limit.ways.push_back({[&] { bench::scale_in_four_streams(next(), size, 1); }});
