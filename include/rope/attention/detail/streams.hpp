@@ -21,7 +21,10 @@
 /// from where they are.
 ///
 /// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. prefetch.hpp has what is asked for meanwhile.
+/// is loaded serves several products. prefetch.hpp has what is prefetched meanwhile.
+///
+/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. Packed like many queries it
+/// takes 6.3 times as long with g++ 12, 7.5 times with clang 14. (Zen 5, AVX-512)
 
 namespace rope {
 inline namespace ROPE_ABI {
