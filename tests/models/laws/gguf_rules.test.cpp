@@ -319,3 +319,38 @@ TEST_CASE("layers that slide have the window of the file, or that of the archite
       "gemma3", {{".attention.sliding_window", 64}, {".attention.sliding_window_pattern", {0, 0, 0, 0}}});
   CHECK(full.attention_of_group("sliding_attention").window == 64);
 }
+
+// Source: llama.cpp, n_embd_head_k and n_rot of a layer in llama-hparams.cpp: by is_swa, whatever the architecture.
+TEST_CASE("layers that slide may have heads of another width", "[models][gguf]") {
+  for (const char* name : {"gpt-oss", "gemma2", "exaone-moe", "llama4"}) {
+    CAPTURE(name);
+    const json wide = {{".attention.sliding_window", 64}, {".rope.dimension_count", 32}};
+    const auto alike = import(name, wide);
+    CHECK(alike.groups().size() == 1);
+    json own = wide;
+    own[".attention.key_length_swa"] = 64;
+    const auto two = import(name, own);
+    REQUIRE(two.groups().size() == 2);
+    CHECK(two.group("full_attention")->head_dim == 128);
+    CHECK(two.group("sliding_attention")->head_dim == 64);
+    CHECK(two.group("sliding_attention")->rotary_dim() == 32);
+  }
+}
+
+TEST_CASE("keys of kinds of layers that llama.cpp does not read are named", "[models][gguf]") {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, json>>{{".attention.key_length_swa", 64},
+                                                 {".attention.key_length_mla_swa", 64},
+                                                 {".attention.compress_ratios", {0, 4, 0, 4}},
+                                                 {".full_attention_interval", 2}})
+    for (const char* name : {"llama", "qwen3", "olmoe"}) {
+      CAPTURE(key, name);
+      const auto model = import(name, {{key, value}});
+      CHECK(has_warning(model.warnings, name + key));
+    }
+  CHECK_FALSE(has_warning(import("qwen3next", {{".full_attention_interval", 2}}).warnings, "interval"));
+  CHECK_FALSE(has_warning(
+      import("qwen4exp", {{".attention.compress_ratios", {0, 4, 0, 4}}, {".rope.dimension_count", 64}})
+          .warnings,
+      "compress_ratios is not read"));
+}

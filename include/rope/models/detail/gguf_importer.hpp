@@ -162,9 +162,9 @@ class gguf_importer {
                              (bare && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
-        reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
-        record_.half_of_full || (own_base && model_.sliding_window > 0) ||
-        (unscaled && !sliding_.empty() && any_scaling);
+        reader_.number("rope.dimension_count_swa", range::count) ||
+        shape().head_dim(true) != shape().head_dim(false) || record_.needs_swa_base || record_.half_of_full ||
+        (own_base && model_.sliding_window > 0) || (unscaled && !sliding_.empty() && any_scaling);
     if (!two_types || record_.all_slide || none_slides(reader_, record_, layers_) ||
         (plain && sliding_.empty()))
       return add_group("", false, shape().base(false), shape().dimension(false));

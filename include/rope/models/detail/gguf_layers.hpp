@@ -389,6 +389,8 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
     has_no_effect("attention.sliding_window", 0);
     has_no_effect("rope.freq_base_swa", base);
     has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
+    for (const char* name : {"attention.key_length_swa", "attention.key_length_mla_swa"})
+      has_no_effect(name, static_cast<double>(group.head_dim));
   } else {
     if (record.window_varies && model.sliding_window > 0)
       say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
@@ -402,8 +404,15 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
   note("attention.max_alibi_bias", 0, false);
   note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
+  const std::string not_read = " is not read for " + reader.architecture();
   if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
-    say("attention.rope_pattern", " is not read for " + reader.architecture() + "");
+    say("attention.rope_pattern", not_read);
+  constexpr const char* ratios = "attention.compress_ratios";
+  if (!record.compressed && record.note.find(ratios) == std::string_view::npos &&
+      reader.numbers(ratios, range::any_number))
+    say(ratios, not_read);
+  if (record.attends_every == 0 && reader.number("full_attention_interval", range::any_number))
+    say("full_attention_interval", not_read);
   if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
     say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
   if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
