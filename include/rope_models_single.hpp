@@ -7857,16 +7857,6 @@ struct model_draft : model_facts {
       if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
     return nullptr;
   }
-  /// Throws:  as the constructor of model_rope; the draft is gone then
-  model_rope finished() && {
-    name_types_by_window();
-    return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
-                      {.types = std::move(layers),
-                       .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known),
-                       .instead_of_rope = std::move(instead_of_rope)});
-  }
- private:
   /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
   /// them apart.
   void name_types_by_window() {
@@ -7877,6 +7867,15 @@ struct model_draft : model_facts {
       layers.emplace_back(window == 0                   ? "full_attention"
                           : window == window_of_sliding ? "sliding_attention"
                                                         : "not_known");
+  }
+  /// Throws:  as the constructor of model_rope; the draft is gone then
+  model_rope finished() && {
+    name_types_by_window();
+    return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
+                      {.types = std::move(layers),
+                       .without_rope = std::move(layers_without_rope),
+                       .not_known = std::move(layers_not_known),
+                       .instead_of_rope = std::move(instead_of_rope)});
   }
 };
 /// That no layer of a model rotates, and how that is known.
@@ -8410,8 +8409,11 @@ inline bool has_a_word(const std::string& name, std::initializer_list<const char
 /// Whether the name of a key has to do with positions, or with which layer is of which type.
 inline bool speaks_of_positions(std::string_view key) {
   const std::string name = spelled_plainly(key);
-  return has_a_word(name, {"rope", "rotary", "position", "nope", "pattern", "chunk", "yarn", "window",
-                           "alibi", "layer_types", "layertypes"});
+  return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
+                           "alibi", "freq_allocation"}) ||
+         has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
+                           "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
+                           "compress_ratios"});
 }
 /// The same, or with what scores are multiplied by.
 inline bool speaks_of_rope(std::string_view key) {
@@ -10804,11 +10806,12 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
     refuse(text, *refused, architecture, given.has_value());
-  for (const char* key : {"rope_parameters", "rope_scaling"})
-    if (const J* rope = text.find(key); rope && rope->is_object() && !known) {
-      json_reader<J> dictionary(rope, text.path() + key + ".");
-      refuse_axial(dictionary);
-    }
+  if (!known)
+    for (const char* key : {"rope_parameters", "rope_scaling"})
+      if (const J* rope = text.find(key); rope && rope->is_object()) {
+        json_reader<J> dictionary(rope, text.path() + key + ".");
+        refuse_axial(dictionary);
+      }
   if (!known && !given && !interleave)
     text.refuse("model_type",
                 "is not an architecture whose layout is known; name the layout in the options, got " +
@@ -11322,6 +11325,7 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
 /// Numbers of a group that are not from its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
+  const char *base_key = "", *factor_key = "";   // that have them; empty: none has
   std::optional<double> overruling_base = {};    // in place of a base in the dictionary
 };
 /// Adds groups to the model.
@@ -11347,6 +11351,8 @@ class hugging_face_group_maker {
     const double base = base_of(rope, terms, layer_type);
     const rotated_share share =
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+    if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
+      model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim = type == "proportional" ? head.window : rotary_dim_of(text_, head, share, model_);
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
@@ -11513,8 +11519,11 @@ class hugging_face_group_maker {
     if (inside) {
       // Layers that slide with a base of their own do not have the one beside the dictionary anyway.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
-      if (beside && !own && !detail::equal(*beside, *inside))
-        warn(key + " is overruled by " + rope.path() + "rope_theta");
+      const std::string by = " is overruled by " + rope.path() + "rope_theta";
+      if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
+      if (terms.base && *terms.base_key && text_.path() + terms.base_key != key &&
+          !detail::equal(*terms.base, *inside))
+        warn(text_.path() + terms.base_key + by);
       return *inside;
     }
     if (terms.base) return *terms.base;
@@ -11524,13 +11533,15 @@ class hugging_face_group_maker {
                    text_.path() + "rope_theta * rope_ratio");
   }
   void add_indexer(layer_group& group) {
+    if (defaults_.indexer == indexer_turn::no_indexer) {
+      for (const char* name : {"index_head_dim", "indexer_head_dim"})
+        if (text_.index(name))
+          model_.warn_once(text_.path() + name + " is that of an indexer; what it rotates is not known");
+      return;
+    }
     const std::string key(defaults_.indexer_key);
     const auto given = text_.index(key.c_str());
     const auto interleave = text_.boolean("indexer_rope_interleave");
-    if (defaults_.indexer == indexer_turn::no_indexer) {
-      if (given) warn(text_.path() + key + " is that of an indexer; what it rotates is not known");
-      return;
-    }
     if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =
@@ -11928,7 +11939,7 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::per_type) return add_by_type();
     if (defaults_.form == dictionary_form::base_by_type) return add_from_lists();
     const J* given = text_.object("rope_parameters");
-    const J* old = text_.object("rope_scaling");
+    const J* old = scaling_dictionary();
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
     if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
@@ -11945,26 +11956,39 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     const auto local = local_base();
+    // One dictionary does not serve heads of two widths (Gemma 4).
+    if (given && defaults_.full_head_dim > 0) refuse_flat_dictionary();
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
     if (given && !old && defaults_.local_base > 0) {
       if (!holds_for_all(*given, path)) refuse_flat_dictionary();
       maker_.add("full_attention", given, path);
       return maker_.add_again("sliding_attention");
     }
-    maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
+    maker_.add("full_attention", given, path, global_terms());
     maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
   }
  private:
+  /// rope_scaling; nullptr also if it is empty, which transformers takes for none.
+  const J* scaling_dictionary() {
+    const J* given = text_.object("rope_scaling");
+    if (!given) return nullptr;
+    const auto& items = given->items();
+    return items.begin() == items.end() ? nullptr : given;
+  }
   /// The base beside the dictionaries of layers that slide.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
     return local ? local : text_.number("local_rope_theta", range::above_one);
   }
+  group_terms global_terms() {
+    constexpr const char* key = "global_rope_theta";
+    return {.base = text_.number(key, range::above_one), .base_key = key};
+  }
   /// The base of a dictionary of that type without rope_theta, where the architecture has two.
   group_terms terms_of(const std::string& type, const J& given) {
     if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
-    if (type == defaults_.full_type) return {.base = text_.number("global_rope_theta", range::above_one)};
+    if (type == defaults_.full_type) return global_terms();
     const auto local = local_base();
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
@@ -11980,8 +12004,8 @@ class hugging_face_groups {
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
   }
-  void refuse_flat_dictionary() const {
-    text_.refuse("rope_parameters",
+  void refuse_flat_dictionary() {
+    text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
@@ -11992,7 +12016,7 @@ class hugging_face_groups {
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
-    if (text_.has("rope_scaling"))
+    if (scaling_dictionary())
       text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
     const auto agrees = [&](const char* key, double filled) {
       const auto value = text_.number(key, range::positive);
@@ -12013,7 +12037,7 @@ class hugging_face_groups {
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash
   void add_by_swa_keys() {
-    const J *given = text_.object("rope_parameters"), *scaling = text_.object("rope_scaling");
+    const J *given = text_.object("rope_parameters"), *scaling = scaling_dictionary();
     if (given && !is_nested(*given)) refuse_flat_dictionary();
     if (given && scaling)
       text_.refuse("rope_scaling",
@@ -12023,12 +12047,17 @@ class hugging_face_groups {
                          double factor) {
       const std::string name(type);
       const J* one = given ? types.object(name.c_str()) : otherwise;
-      group_terms terms{.base = text_.number(base_key, range::above_one), .factor = factor};
+      group_terms terms{
+          .base = text_.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
       if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
       maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
     };
     add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base, defaults_.filled_factor);
     add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
+    note_beside(types);
+  }
+  /// Names what lies beside the dictionaries of `types` that were read.
+  void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
       maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
   }
@@ -12055,7 +12084,7 @@ class hugging_face_groups {
       if (beside && !detail::equal(*beside, factor))
         text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
                                                   exact_digits(factor) + ", got " + exact_digits(*beside));
-    const J* scaling = text_.object("rope_scaling");
+    const J* scaling = scaling_dictionary();
     const std::string path = text_.path() + "rope_scaling.";
     std::vector<std::string> types;
     for (const std::string& type : model_.layers)
@@ -12075,23 +12104,27 @@ class hugging_face_groups {
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
-    if (const auto rotated = text_.index("qk_rope_head_dim"))
+    if (const auto rotated = text_.index("qk_rope_head_dim")) {
+      terms.factor_key = "qk_rope_head_dim";
       terms.factor = static_cast<double>(*rotated) /
                      static_cast<double>(text_.index("head_dim").value_or(defaults_.head_dim));
+    }
     const auto stretched = text_.number("compress_rope_theta", range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
+    const J* const compress = two ? both.object("compress") : given;
     maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
-    if (const J* dictionary = two ? both.object("compress") : nullptr; dictionary && stretched) {
-      const auto inside =
-          json_reader<J>(dictionary, path + "compress.").number("rope_theta", range::above_one);
+    const bool has_base = two && compress && compress->contains("rope_theta");
+    if (has_base && stretched) {
+      const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
       if (inside && !detail::equal(*inside, *stretched))
         maker_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
-    terms.base = stretched ? *stretched : maker_.assumed("compress_rope_theta", defaults_.filled_base);
+    terms.base = stretched;
+    if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled_base);
     if (!two) terms.overruling_base = terms.base;
-    maker_.add("compressed_sparse_attention", two ? both.object("compress") : given,
-               two ? path + "compress." : path, terms);
+    maker_.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
     maker_.add_again("heavily_compressed_attention");
+    if (two) note_beside(both);
   }
   /// A group of each type and base that layers have by layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
@@ -12172,20 +12205,18 @@ class hugging_face_groups {
     sort_distinct(without);
   }
   /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
-  /// stands beside it. Where no type is known, dictionaries without a key of a rule beside them are taken for
-  /// such.
+  /// stands beside it. Of an architecture that is not known, every key may be a type if all have dictionaries.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
-    bool named = false, dictionaries = false, rule = false;
+    bool named = false, dictionaries = false, others = false;
     for (const auto& item : given.items()) {
-      const std::string key = item.key();
-      rule = rule || key == "rope_type" || key == "type" || key == "rope_theta";
-      if (!item.value().is_object()) continue;
-      dictionaries = true;
-      named = named || is_type(key);
+      const bool dictionary = item.value().is_object();
+      named = named || (dictionary && is_type(item.key()));
+      dictionaries = dictionaries || dictionary;
+      others = others || (!dictionary && !item.value().is_null());
     }
-    return named || (dictionaries && !rule);
+    return named || (defaults_.architecture.empty() && dictionaries && !others);
   }
   bool is_type(const std::string& key) const {
     const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
@@ -12264,6 +12295,7 @@ class hugging_face_importer {
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     name_assumed_layers(text_, defaults_, layers_, model_);
+    model_.name_types_by_window();
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
@@ -12328,9 +12360,13 @@ class hugging_face_importer {
           *attention, text_.path() + "attn_config.",
           [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
     if (const J* layers = text_.object("per_layer_config"))
-      for (const auto& layer : layers->items())
-        if (layer.value().is_object())
-          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", wide, keys);
+      for (const auto& layer : layers->items()) {
+        const std::string path = text_.path() + "per_layer_config";
+        if (wide(layer.key()))
+          keys.push_back(path + "." + layer.key());
+        else
+          add_inner_keys(layer.value(), path + ": ", wide, keys);
+      }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
         if (speaks_of_rope(key)) return;  // named already
@@ -12390,7 +12426,12 @@ class hugging_face_importer {
     add_sizes();
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
-    note_keys(" has no effect, because nothing rotates");
+    constexpr const char* because = " has no effect, because nothing rotates";
+    std::vector<std::string> keys;  // of the dictionary that says so
+    if (const J* reason = text_.find(none.key.c_str()))
+      add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
+    for (const std::string& key : keys) warn(key + because);
+    note_keys(because);
     return std::move(model_).finished();
   }
   void add_layers() {

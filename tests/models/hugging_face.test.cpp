@@ -1097,19 +1097,24 @@ TEST_CASE("the work of a config is bounded", "[models][import]") {
     return testing::throws_saying<std::invalid_argument>(
         [&] { import_hugging_face(changed(small, changes)); }, "rope::import_hugging_face: ", parts...);
   };
-  const json plain = {{"rope_type", "default"}};
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 10000}};
   json types;
   for (int i = 0; i < 8; ++i) types["type_" + std::to_string(i)] = plain;
+  // Types that no list of layers names are those of an architecture that is not known.
+  const auto of_types = [&](const json& dictionaries, Index head_dim) {
+    return changed(small, {{"model_type", "novel"},
+                           {"rope_interleave", false},
+                           {"head_dim", head_dim},
+                           {"rope_parameters", dictionaries}});
+  };
   CHECK(refuses({{"head_dim", 1048576}},
                 "head_dim must not bring the pairs of all groups of layers above 32768", "got 524288"));
   CHECK(refuses(
-      {{"head_dim", 8194}, {"rope_parameters", types}},
+      of_types(types, 8194),
       "rope_parameters.type_7 must not bring the pairs of all groups of layers above 32768, got 32776"));
-  CHECK(
-      import_hugging_face(changed(small, {{"head_dim", 8192}, {"rope_parameters", types}})).groups().size() ==
-      8);
+  CHECK(import_hugging_face(of_types(types, 8192)).groups().size() == 8);
   for (int i = 0; i < 1025; ++i) types["type_" + std::to_string(i)] = plain;
-  CHECK(refuses({{"rope_parameters", types}}, "must not make more than 1024 groups of layers, got 1025"));
+  CHECK(refuses(of_types(types, 64), "must not make more than 1024 groups of layers, got 1025"));
   CHECK(refuses({{"num_hidden_layers", 16385}}, "num_hidden_layers", "up to 16384"));
   for (const auto& [key, value] : {std::pair<const char*, json>{"layer_types", "full_attention"},
                                    std::pair<const char*, json>{"no_rope_layers", 1}})
@@ -1121,7 +1126,7 @@ TEST_CASE("the work of a config is bounded", "[models][import]") {
               "rope_scaling.mrope_section must have at most 8 values, got 9"));
   // The name stands in every warning about the dictionary.
   for (const std::size_t length : {std::size_t{0}, std::size_t{129}})
-    CHECK(refuses({{"rope_parameters", {{std::string(length, 'x'), plain}}}},
+    CHECK(refuses(of_types({{std::string(length, 'x'), plain}}, 64),
                   "a layer type in rope_parameters must have a name of 1 to 128 characters, got " +
                       std::to_string(length)));
 }

@@ -67,11 +67,12 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
     refuse(text, *refused, architecture, given.has_value());
-  for (const char* key : {"rope_parameters", "rope_scaling"})
-    if (const J* rope = text.find(key); rope && rope->is_object() && !known) {
-      json_reader<J> dictionary(rope, text.path() + key + ".");
-      refuse_axial(dictionary);
-    }
+  if (!known)
+    for (const char* key : {"rope_parameters", "rope_scaling"})
+      if (const J* rope = text.find(key); rope && rope->is_object()) {
+        json_reader<J> dictionary(rope, text.path() + key + ".");
+        refuse_axial(dictionary);
+      }
   if (!known && !given && !interleave)
     text.refuse("model_type",
                 "is not an architecture whose layout is known; name the layout in the options, got " +

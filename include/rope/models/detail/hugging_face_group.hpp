@@ -77,6 +77,7 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
 /// Numbers of a group that are not from its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
+  const char *base_key = "", *factor_key = "";   // that have them; empty: none has
   std::optional<double> overruling_base = {};    // in place of a base in the dictionary
 };
 
@@ -104,6 +105,8 @@ class hugging_face_group_maker {
     const double base = base_of(rope, terms, layer_type);
     const rotated_share share =
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+    if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
+      model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim = type == "proportional" ? head.window : rotary_dim_of(text_, head, share, model_);
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
@@ -279,8 +282,11 @@ class hugging_face_group_maker {
     if (inside) {
       // Layers that slide with a base of their own do not have the one beside the dictionary anyway.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
-      if (beside && !own && !detail::equal(*beside, *inside))
-        warn(key + " is overruled by " + rope.path() + "rope_theta");
+      const std::string by = " is overruled by " + rope.path() + "rope_theta";
+      if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
+      if (terms.base && *terms.base_key && text_.path() + terms.base_key != key &&
+          !detail::equal(*terms.base, *inside))
+        warn(text_.path() + terms.base_key + by);
       return *inside;
     }
     if (terms.base) return *terms.base;
@@ -291,13 +297,15 @@ class hugging_face_group_maker {
   }
 
   void add_indexer(layer_group& group) {
+    if (defaults_.indexer == indexer_turn::no_indexer) {
+      for (const char* name : {"index_head_dim", "indexer_head_dim"})
+        if (text_.index(name))
+          model_.warn_once(text_.path() + name + " is that of an indexer; what it rotates is not known");
+      return;
+    }
     const std::string key(defaults_.indexer_key);
     const auto given = text_.index(key.c_str());
     const auto interleave = text_.boolean("indexer_rope_interleave");
-    if (defaults_.indexer == indexer_turn::no_indexer) {
-      if (given) warn(text_.path() + key + " is that of an indexer; what it rotates is not known");
-      return;
-    }
     if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =

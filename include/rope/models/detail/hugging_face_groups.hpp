@@ -42,7 +42,7 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::per_type) return add_by_type();
     if (defaults_.form == dictionary_form::base_by_type) return add_from_lists();
     const J* given = text_.object("rope_parameters");
-    const J* old = text_.object("rope_scaling");
+    const J* old = scaling_dictionary();
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
     if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
@@ -60,28 +60,43 @@ class hugging_face_groups {
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     const auto local = local_base();
+    // One dictionary does not serve heads of two widths (Gemma 4).
+    if (given && defaults_.full_head_dim > 0) refuse_flat_dictionary();
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
     if (given && !old && defaults_.local_base > 0) {
       if (!holds_for_all(*given, path)) refuse_flat_dictionary();
       maker_.add("full_attention", given, path);
       return maker_.add_again("sliding_attention");
     }
-    maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
+    maker_.add("full_attention", given, path, global_terms());
     maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
   }
 
  private:
+  /// rope_scaling; nullptr also if it is empty, which transformers takes for none.
+  const J* scaling_dictionary() {
+    const J* given = text_.object("rope_scaling");
+    if (!given) return nullptr;
+    const auto& items = given->items();
+    return items.begin() == items.end() ? nullptr : given;
+  }
+
   /// The base beside the dictionaries of layers that slide.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
     return local ? local : text_.number("local_rope_theta", range::above_one);
   }
 
+  group_terms global_terms() {
+    constexpr const char* key = "global_rope_theta";
+    return {.base = text_.number(key, range::above_one), .base_key = key};
+  }
+
   /// The base of a dictionary of that type without rope_theta, where the architecture has two.
   group_terms terms_of(const std::string& type, const J& given) {
     if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
-    if (type == defaults_.full_type) return {.base = text_.number("global_rope_theta", range::above_one)};
+    if (type == defaults_.full_type) return global_terms();
     const auto local = local_base();
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
@@ -99,8 +114,8 @@ class hugging_face_groups {
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
   }
-  void refuse_flat_dictionary() const {
-    text_.refuse("rope_parameters",
+  void refuse_flat_dictionary() {
+    text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 
@@ -112,7 +127,7 @@ class hugging_face_groups {
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
-    if (text_.has("rope_scaling"))
+    if (scaling_dictionary())
       text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
     const auto agrees = [&](const char* key, double filled) {
       const auto value = text_.number(key, range::positive);
@@ -134,7 +149,7 @@ class hugging_face_groups {
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash
   void add_by_swa_keys() {
-    const J *given = text_.object("rope_parameters"), *scaling = text_.object("rope_scaling");
+    const J *given = text_.object("rope_parameters"), *scaling = scaling_dictionary();
     if (given && !is_nested(*given)) refuse_flat_dictionary();
     if (given && scaling)
       text_.refuse("rope_scaling",
@@ -144,12 +159,18 @@ class hugging_face_groups {
                          double factor) {
       const std::string name(type);
       const J* one = given ? types.object(name.c_str()) : otherwise;
-      group_terms terms{.base = text_.number(base_key, range::above_one), .factor = factor};
+      group_terms terms{
+          .base = text_.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
       if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
       maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
     };
     add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base, defaults_.filled_factor);
     add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
+    note_beside(types);
+  }
+
+  /// Names what lies beside the dictionaries of `types` that were read.
+  void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
       maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
   }
@@ -178,7 +199,7 @@ class hugging_face_groups {
       if (beside && !detail::equal(*beside, factor))
         text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
                                                   exact_digits(factor) + ", got " + exact_digits(*beside));
-    const J* scaling = text_.object("rope_scaling");
+    const J* scaling = scaling_dictionary();
     const std::string path = text_.path() + "rope_scaling.";
     std::vector<std::string> types;
     for (const std::string& type : model_.layers)
@@ -199,23 +220,27 @@ class hugging_face_groups {
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
-    if (const auto rotated = text_.index("qk_rope_head_dim"))
+    if (const auto rotated = text_.index("qk_rope_head_dim")) {
+      terms.factor_key = "qk_rope_head_dim";
       terms.factor = static_cast<double>(*rotated) /
                      static_cast<double>(text_.index("head_dim").value_or(defaults_.head_dim));
+    }
     const auto stretched = text_.number("compress_rope_theta", range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
+    const J* const compress = two ? both.object("compress") : given;
     maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
-    if (const J* dictionary = two ? both.object("compress") : nullptr; dictionary && stretched) {
-      const auto inside =
-          json_reader<J>(dictionary, path + "compress.").number("rope_theta", range::above_one);
+    const bool has_base = two && compress && compress->contains("rope_theta");
+    if (has_base && stretched) {
+      const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
       if (inside && !detail::equal(*inside, *stretched))
         maker_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
-    terms.base = stretched ? *stretched : maker_.assumed("compress_rope_theta", defaults_.filled_base);
+    terms.base = stretched;
+    if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled_base);
     if (!two) terms.overruling_base = terms.base;
-    maker_.add("compressed_sparse_attention", two ? both.object("compress") : given,
-               two ? path + "compress." : path, terms);
+    maker_.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
     maker_.add_again("heavily_compressed_attention");
+    if (two) note_beside(both);
   }
 
   /// A group of each type and base that layers have by layer_rope_theta.
@@ -302,20 +327,18 @@ class hugging_face_groups {
   }
 
   /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
-  /// stands beside it. Where no type is known, dictionaries without a key of a rule beside them are taken for
-  /// such.
+  /// stands beside it. Of an architecture that is not known, every key may be a type if all have dictionaries.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
-    bool named = false, dictionaries = false, rule = false;
+    bool named = false, dictionaries = false, others = false;
     for (const auto& item : given.items()) {
-      const std::string key = item.key();
-      rule = rule || key == "rope_type" || key == "type" || key == "rope_theta";
-      if (!item.value().is_object()) continue;
-      dictionaries = true;
-      named = named || is_type(key);
+      const bool dictionary = item.value().is_object();
+      named = named || (dictionary && is_type(item.key()));
+      dictionaries = dictionaries || dictionary;
+      others = others || (!dictionary && !item.value().is_null());
     }
-    return named || (dictionaries && !rule);
+    return named || (defaults_.architecture.empty() && dictionaries && !others);
   }
   bool is_type(const std::string& key) const {
     const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;

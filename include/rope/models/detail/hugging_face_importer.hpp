@@ -66,6 +66,7 @@ class hugging_face_importer {
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     name_assumed_layers(text_, defaults_, layers_, model_);
+    model_.name_types_by_window();
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
@@ -134,9 +135,13 @@ class hugging_face_importer {
           *attention, text_.path() + "attn_config.",
           [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
     if (const J* layers = text_.object("per_layer_config"))
-      for (const auto& layer : layers->items())
-        if (layer.value().is_object())
-          add_inner_keys(layer.value(), text_.path() + "per_layer_config: ", wide, keys);
+      for (const auto& layer : layers->items()) {
+        const std::string path = text_.path() + "per_layer_config";
+        if (wide(layer.key()))
+          keys.push_back(path + "." + layer.key());
+        else
+          add_inner_keys(layer.value(), path + ": ", wide, keys);
+      }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
         if (speaks_of_rope(key)) return;  // named already
@@ -200,7 +205,12 @@ class hugging_face_importer {
     add_sizes();
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
-    note_keys(" has no effect, because nothing rotates");
+    constexpr const char* because = " has no effect, because nothing rotates";
+    std::vector<std::string> keys;  // of the dictionary that says so
+    if (const J* reason = text_.find(none.key.c_str()))
+      add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
+    for (const std::string& key : keys) warn(key + because);
+    note_keys(because);
     return std::move(model_).finished();
   }
 

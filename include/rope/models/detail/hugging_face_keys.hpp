@@ -147,8 +147,11 @@ inline bool has_a_word(const std::string& name, std::initializer_list<const char
 /// Whether the name of a key has to do with positions, or with which layer is of which type.
 inline bool speaks_of_positions(std::string_view key) {
   const std::string name = spelled_plainly(key);
-  return has_a_word(name, {"rope", "rotary", "position", "nope", "pattern", "chunk", "yarn", "window",
-                           "alibi", "layer_types", "layertypes"});
+  return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
+                           "alibi", "freq_allocation"}) ||
+         has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
+                           "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
+                           "compress_ratios"});
 }
 
 /// The same, or with what scores are multiplied by.

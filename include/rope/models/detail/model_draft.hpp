@@ -179,17 +179,6 @@ struct model_draft : model_facts {
     return nullptr;
   }
 
-  /// Throws:  as the constructor of model_rope; the draft is gone then
-  model_rope finished() && {
-    name_types_by_window();
-    return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
-                      {.types = std::move(layers),
-                       .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known),
-                       .instead_of_rope = std::move(instead_of_rope)});
-  }
-
- private:
   /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
   /// them apart.
   void name_types_by_window() {
@@ -200,6 +189,16 @@ struct model_draft : model_facts {
       layers.emplace_back(window == 0                   ? "full_attention"
                           : window == window_of_sliding ? "sliding_attention"
                                                         : "not_known");
+  }
+
+  /// Throws:  as the constructor of model_rope; the draft is gone then
+  model_rope finished() && {
+    name_types_by_window();
+    return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
+                      {.types = std::move(layers),
+                       .without_rope = std::move(layers_without_rope),
+                       .not_known = std::move(layers_not_known),
+                       .instead_of_rope = std::move(instead_of_rope)});
   }
 };
 
