@@ -45,7 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   }
   fuzz::bytes b(data, size);
   const rope::hugging_face_options options = draw_options(b);
-  const json file = fuzz::spoiler(b, originals()).spoilt();
-  fuzz::check_import([&] { return rope::import_hugging_face(file, options); });
+  json file = fuzz::spoiler(b, originals()).spoilt();
+  const fuzz::planted_key planted = b.coin() ? fuzz::plant(b, file) : fuzz::planted_key();
+  fuzz::check_import([&] { return rope::import_hugging_face(file, options); }, planted);
   return 0;
 }

@@ -148,13 +148,58 @@ class spoiler {
   const std::vector<json>& originals_;
 };
 
-/// An import gives a model that keeps every promise, or refuses the file with a text of its own.
+/// A key that speaks of positions and that no class reads.
+struct planted_key {
+  std::string name;                 // empty: none is planted
+  std::vector<std::string> around;  // the paths of the dictionaries that it lies in
+
+  /// Whether the model names it: in a warning, as a type of layers where any word may be one, or by a warning that
+  /// nothing in a dictionary around it is read.
+  bool is_named(const rope::model_rope& model) const {
+    const auto names = [&](const std::string& warning) {
+      return warning.find(name) != std::string::npos ||
+             std::any_of(around.begin(), around.end(),
+                         [&](const std::string& path) { return warning.starts_with(path + " "); });
+    };
+    return name.empty() || std::any_of(model.warnings.begin(), model.warnings.end(), names) ||
+           std::any_of(model.groups().begin(), model.groups().end(),
+                       [&](const rope::layer_group& group) { return group.layer_type == name; });
+  }
+};
+
+/// Puts a key with a value of any type into a dictionary of the file, at any depth.
+inline planted_key plant(bytes& b, json& file) {
+  static const char* const names[] = {"rope_foo",   "position_scale", "yarn_bar",    "sliding_baz",
+                                      "nope_qux",   "some_pattern",   "chunk_quux",  "window_corge",
+                                      "alibi_fred", "thud_rotary",    "layer_types_"};
+  static const json values[] = {1, -0.5, true, false, "text", {0, 1}, json::object(), {{"plugh", 1}}};
+  if (!file.is_object()) return {};
+  planted_key planted{.name = b.one_of(names), .around = {}};
+  json* place = &file;
+  std::string path;
+  while (!b.one_in(3)) {
+    std::vector<std::string> inner;
+    for (const auto& item : place->items())
+      if (item.value().is_object()) inner.push_back(item.key());
+    if (inner.empty()) break;
+    const std::string& key = b.one_of(inner);
+    path += (path.empty() ? "" : ".") + key;
+    planted.around.push_back(path);
+    place = &(*place)[key];
+  }
+  (*place)[planted.name] = b.one_of(values);
+  return planted;
+}
+
+/// An import gives a model that keeps every promise and names the key that was planted, or refuses the file
+/// with a text of its own.
 template <class Import>
-void check_import(const Import& import) {
+void check_import(const Import& import, const planted_key& planted = {}) {
   try {
     const rope::model_rope model = import();
     const std::string broken = testing::broken_promise(model);
     if (!broken.empty()) fail(broken);
+    if (!planted.is_named(model)) fail("no warning names " + planted.name);
     for (rope::Index layer = -1; layer < 4; ++layer) {
       static_cast<void>(model.rotation_of_layer(layer));
       try {
