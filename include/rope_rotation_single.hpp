@@ -2390,6 +2390,106 @@ concept position_form = requires(const P& positions) {
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
 
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
+/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+///
+/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
+/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
+/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
+/// there is one per channel type T (of arithmetic A), in bytes:
+///
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
+///     attention_gradient           what its Cost says
+///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
+///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
+///                                  c of the context (of x again in self-attention); 8 n heads where
+///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
+///                                  probabilities of a segment where those are
+///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  sizeof(T) (n heads + c kv_heads) head_dim
+///
+/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
+/// float.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece() : next_(first()) { first() = this; }
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    release();
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    check_block("scratch", count, size);
+    if (bytes_ < count * size) {
+      release();
+      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      bytes_ = count * size;
+    }
+    return memory_;
+  }
+ private:
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+  void release() {
+    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+  unsigned char* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
+};
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
+template <class User, class T>
+T* workspace(Index count) {
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+  thread_local scratch_piece memory;
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
+}
+}  // namespace detail
+/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+///
+/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
+/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
+/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
+/// leave it when this thread goes on:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
+///            that such a call has started. Program parts that are compiled for other instruction sets or
+///            floating-point models have scratch of their own, and a release_scratch() of their own
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_SCRATCH_HPP
+
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
 /// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
@@ -2536,45 +2636,29 @@ struct head_view {
   }
   /// Channels [first, first + count) of every head.  Throws: std::out_of_range
   head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.advance(first);
-    window.head_dim = count;
-    return window;
+    return window("channels", first, count, 1, &head_view::head_dim);
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   head_view batch_range(Index first, Index count) const {
-    check_window("batch_range", first, count, batch);
-    head_view window = *this;
-    window.advance(first * batch_stride);
-    window.batch = count;
-    return window;
+    return window("batch_range", first, count, batch_stride, &head_view::batch);
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.advance(first * head_stride);
-    window.heads = count;
-    return window;
+    return window("head_range", first, count, head_stride, &head_view::heads);
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.advance(first * token_stride);
-    window.tokens = count;
-    return window;
+    return window("token_range", first, count, token_stride, &head_view::tokens);
   }
  private:
-  /// Moves data on, unless it is null as it may be in a view without elements.
-  void advance(Index elements) {
-    if (data != nullptr) data += elements;
-  }
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent) const {
+    head_view part = *this;
+    if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
+                                                    count, " must stay inside [0, ", part.*extent, ")"));
+    if (data != nullptr) part.data += first * stride;  // null in a view without elements
+    part.*extent = count;
+    return part;
   }
 };
 namespace detail {
@@ -2592,15 +2676,18 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 }
 /// Refuses extents that are negative, or whose elements exceed the address space.
 ///
+/// \param what  what messages call them
+///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
+                   const char* what = "extents") {
   if (a < 0 || b < 0 || c < 0 || d < 0)
     ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+               message(name, ": ", what, " must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
+    ROPE_THROW(std::length_error, message(name, ": ", what, " must not exceed the address space, got [", a,
+                                          ", ", b, ", ", c, ", ", d, "]"));
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -3958,10 +4045,6 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
                 ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
-#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
 #define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
   static_assert(position_form<Positions>,            \
                 name ": positions are integers: a start, a list of ids, row_starts or segments")
@@ -4015,10 +4098,6 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
-/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -4027,10 +4106,7 @@ namespace detail {
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    throw_invalid(function, "the extents of a view must not be negative, got ", shape_text(x));
-  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    throw_length(function, "the extents of a view must not exceed the address space, got ", shape_text(x));
+  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
 }
 /// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
 /// (shape_of).
@@ -4070,107 +4146,106 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// Whether the view covers every element between its first and its last one.
-template <class T>
-bool is_dense(const head_view<T>& x) {
-  Index last = x.head_dim - 1;
-  bool ascends = true;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
-    if (extent > 1) last += (extent - 1) * stride;
-    ascends = ascends && (extent <= 1 || stride >= 0);
+/// Steps in memory: `least` to `most` of them, `stride` bytes each.
+struct memory_steps {
+  std::int64_t stride, least, most;
+};
+/// Whether steps, the longest first, can lead exactly `distance` bytes on. Where each stride is as long as
+/// what the shorter ones span, as in windows of one array, that takes two tries a stride. Without `tries`
+/// left the answer is false.
+inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
+  if (steps == end) return distance == 0;
+  std::int64_t least = 0, most = 0;  // how far the shorter ones lead
+  for (const memory_steps* s = steps + 1; s != end; ++s) {
+    least += s->least * s->stride;
+    most += s->most * s->stride;
   }
-  return ascends && last + 1 == x.size();
+  const auto floor = [stride = steps->stride](std::int64_t n) {
+    return n / stride - (n % stride < 0 ? 1 : 0);
+  };
+  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
+  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
+    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
+  return false;
 }
-/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
-/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
+/// Whether two views share memory. True is certain. False is so where the strides of both together nest, as
+/// equal ones do and those of windows of one array; else after 4096 tries that found nothing.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  memory_steps steps[7];
+  int count = 0;
+  const auto add = [&](Index extent, std::int64_t bytes, bool back) {
+    if (extent == 1 || bytes == 0) return;
+    const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
+    const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
+    int place = 0;
+    while (place < count && steps[place].stride > next.stride) ++place;
+    if (place < count && steps[place].stride == next.stride) {
+      steps[place].least += next.least;
+      steps[place].most += next.most;
+      return;
+    }
+    for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
+    steps[place] = next;
+  };
+  const auto add_view = [&add](const auto& x, bool back) {
+    constexpr std::int64_t size = sizeof(*x.data);
+    add(x.batch, x.batch_stride * size, back);
+    add(x.tokens, x.token_stride * size, back);
+    add(x.heads, x.head_stride * size, back);
+    add(x.head_dim * Index{size}, 1, back);
+  };
+  add_view(a, true);
+  add_view(b, false);
+  const auto address = [](const auto* data) {
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
+  };
+  int tries = 4096;
+  return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
+}
+/// Whether two views have the same channels at the same places. Strides of extents of 1, which may be
+/// anything, are not compared.
 template <class T>
-bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
-  if (x.size() == 0) return true;
-  if (x.data == out.data)
-    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-           (x.tokens == 1 || x.token_stride == out.token_stride) &&
-           (x.heads == 1 || x.head_stride == out.head_stride);
-  if (!is_dense(x) || !is_dense(out)) return true;
-  const std::less<const T*> before;
-  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+bool are_same(const head_view<const T>& x, const head_view<T>& out) {
+  return x.data == out.data && x.head_dim == out.head_dim &&
+         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+         (x.tokens == 1 || x.token_stride == out.token_stride) &&
+         (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Refuses an output that certainly covers a part of its input.
+/// Refuses an output that covers a part of its input, which has its shape.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
-  if (!same_or_disjoint(x, out))
+  if (!are_same(x, out) && share_memory(x, out))
     throw_invalid(function,
-                  "out must be x itself or share no channel with it, and covers a part of x; give other "
-                  "memory, or rotate in place");
-}
-/// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
-/// longest first. True is certain. False is certain only if every stride is at least as long as what the
-/// shorter ones span, as in a window of an array.
-template <class T>
-bool holds_channel(const head_view<T>& x, const std::remove_const_t<T>* place) {
-  if (std::less<const T*>{}(place, x.data)) return false;
-  struct axis {
-    Index extent, stride;
-  };
-  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
-  const auto order = [&axes](int longer, int shorter) {
-    if (axes[longer].stride < axes[shorter].stride) {
-      const axis other = axes[longer];
-      axes[longer] = axes[shorter];
-      axes[shorter] = other;
-    }
-  };
-  order(0, 1);
-  order(1, 2);
-  order(0, 1);
-  // Not place - x.data: allocations of a process of 32 bits may lie farther apart than half of the address
-  // space, which a signed difference does not hold, nor is it defined.
-  auto rest =
-      (reinterpret_cast<std::uintptr_t>(place) - reinterpret_cast<std::uintptr_t>(x.data)) / sizeof(T);
-  for (const axis& a : axes) {
-    if (a.extent == 1 || a.stride <= 0) continue;
-    const auto stride = static_cast<std::uintptr_t>(a.stride);
-    if (rest / stride >= static_cast<std::uintptr_t>(a.extent)) return false;
-    rest %= stride;
-  }
-  return rest < static_cast<std::uintptr_t>(x.head_dim);
-}
-/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
-template <class T>
-bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
-  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+                  "out must be x itself or share no channel with it, and covers a part of x; "
+                  "give other memory, or rotate in place");
 }
 /// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
-/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
-/// stack.
+/// would turn twice, and no inverse would lead back.
 ///
 /// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs, with scratch of a byte per
+///          channel
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    struct named_channels {};
     const Index channels = 2 * pairs;
+    bool* const named = workspace<named_channels, bool>(channels);
+    std::fill_n(named, channels, false);
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
         throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
                       " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
+      for (const Index channel : {u, v})
+        if (std::exchange(named[channel], true))
+          throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                        ") once, got channel ", channel, " again for pair ", i);
     }
   }
 }
@@ -4185,16 +4260,11 @@ std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
 }
 inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  if (tokens == 1) return {};
-  std::string text = ", got positions ";
-  append(text, positions.start);
-  append(text, " to ");
-  append(text, advance(positions.start, tokens - 1));
-  append(text, " (start ");
-  append(text, positions.start);
-  append(text, ", ");
-  append(text, tokens);
-  append(text, " tokens)");
+  std::string text;
+  for (const message_part& part : std::initializer_list<message_part>{
+           ", got positions ", positions.start, " to ", advance(positions.start, tokens - 1), " (start ",
+           positions.start, ", ", tokens, " tokens)"})
+    if (tokens != 1) part.append_to(text);
   return text;
 }
 /// Refuses a window of channels that does not lie in the head.
@@ -4207,6 +4277,29 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
                   " on that turn must lie in the head of ", head_dim, " channels");
 }
+/// Refuses ids that are the coordinates of the table, which has a row for each token: they would be looked up
+/// twice. Where row r is at r, that changes nothing.
+///
+/// Throws:  std::invalid_argument
+template <class S, class Source>
+void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
+  if constexpr (requires { positions.ids; }) {
+    if (table.source() != table_source::coordinates || table.axes() != 1 ||
+        table.rows() != positions.ids.size())
+      return;
+    Index same = 0, counted = 0;
+    for (Index r = 0; r < table.rows() && same == r; ++r) {
+      const std::int64_t id = positions(r / tokens, r % tokens);
+      same += equal(static_cast<double>(id), table.coordinate(r, 0));
+      counted += id == r;
+    }
+    if (same == table.rows() && counted < same)
+      throw_invalid(function,
+                    "the table was made of these ids, its row r of id number r; leave the ids "
+                    "out, got id ",
+                    positions(0, 0), " for row 0");
+  }
+}
 /// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
@@ -4216,6 +4309,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const frequency_table<S>& table = placed.table();
   check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
+  check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
                        " is outside the table's [", table.first(), ", ", table.last(), ")",
@@ -4249,106 +4343,6 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
-
-#ifndef ROPE_BASE_SCRATCH_HPP
-#define ROPE_BASE_SCRATCH_HPP
-/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
-///
-/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
-/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
-/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
-/// there is one per channel type T (of arithmetic A), in bytes:
-///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
-///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
-///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
-///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
-///                                  sizeof(T) (n heads + c kv_heads) head_dim
-///
-/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
-/// float.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
-class scratch_piece {
- public:
-  scratch_piece() : next_(first()) { first() = this; }
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
-  ~scratch_piece() {
-    release();
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
-  }
-  /// At least `count` elements of `size` bytes, indeterminate.
-  void* at_least(std::size_t count, std::size_t size) {
-    check_block("scratch", count, size);
-    if (bytes_ < count * size) {
-      release();
-      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
-      bytes_ = count * size;
-    }
-    return memory_;
-  }
- private:
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-  void release() {
-    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-  unsigned char* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  scratch_piece* next_;
-};
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that keeps two users of the same T apart
-/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
-template <class User, class T>
-T* workspace(Index count) {
-  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
-  thread_local scratch_piece memory;
-  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
-}
-}  // namespace detail
-/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
-///
-/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
-/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
-/// leave it when this thread goes on:
-///
-///     const auto all = std::make_shared<std::latch>(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
-///     all->arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_SCRATCH_HPP
 
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
@@ -5695,10 +5689,10 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
-  if (share_first_elements(q, k))
+  if (share_memory(q, k))
     throw_invalid(function,
-                  "q and k both turn in place and must not share channels, which would turn twice; to turn x "
-                  "into another view use the function of that name with _to");
+                  "q and k both turn in place and must not share channels, which would turn "
+                  "twice; to turn x into another view use the function of that name with _to");
 }
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
@@ -5755,7 +5749,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; where that is seen, it is refused
+/// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -5770,7 +5764,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
+/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -5814,7 +5808,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 }
 /// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
+/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <rope/attention/quantized_attention.hpp>
+#include <rope/cache/attention.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
@@ -122,8 +124,11 @@ TEMPLATE_TEST_CASE("the order of the axes in memory changes nothing", "[attentio
              v = stored<TestType>(x.v);
   const tensor shape(2, queries, 6, 9, unwritten);
   std::vector<TestType> out = stored<TestType>(shape, axes::sbhd);
+  const std::vector<std::int64_t> positions = positions_before_keys(queries, keys);
+  rope::attention_options options = options_of(rule);
+  options.query_positions = positions;
   rope::attention(view(q, x.q, axes::bhsd), view(k, x.k, axes::sbhd), view(v, x.v),
-                  view(out, shape, axes::sbhd), options_of(rule));
+                  view(out, shape, axes::sbhd), options);
   CHECK(same_bits(loaded(out, shape, axes::sbhd), expected));
 }
 
@@ -182,6 +187,38 @@ TEST_CASE("an output in the memory of keys or values is refused", "[attention]")
       "rope::attention: the channels of a view that is written must not overlap, got a stride of 0"));
   CHECK(memory == before);
   CHECK_NOTHROW(rope::attention(q, k, v, q));
+}
+
+TEST_CASE("an output over queries is refused unless it is these queries", "[attention]") {
+  std::vector<float> memory(4 * 64 * 8, 1.0f), other(64 * 8, 1.0f);
+  const std::vector<float> before = memory;
+  const rope::frequency_table table(rope::frequencies(8), 64);
+  const auto q = rope::bshd(memory.data(), 1, 16, 4, 8),
+             in_other_order = rope::bhsd(memory.data(), 1, 4, 16, 8),
+             k = rope::thd(other.data(), 64, 1, 8).token_range(0, 16);
+  rope::kv_cache<float> cache(1, 16, 1, 8);
+  cache.append(k, k);
+  std::vector<std::int8_t> integers(16 * 8, 1);
+  std::vector<float> scales(16, 1.0f);
+  const auto rounded = rope::bshd(integers.data(), scales.data(), 1, 16, 1, 8);
+  const auto refused = [](const auto& call) {
+    return testing::throws_saying<std::invalid_argument>(
+        call,
+        "rope::attention: out must be q itself or share no memory with it, and covers a part of q or has its "
+        "axes in another order; give out memory of its own");
+  };
+  for (const auto& out : {in_other_order, rope::bshd(memory.data() + 32, 1, 16, 4, 8),
+                          rope::bshd(memory.data() + 1, 1, 16, 4, 8)}) {
+    CHECK(refused([&] { rope::attention(q, k, k, out); }));
+    CHECK(refused([&] { rope::attention<rope::half_split>(q, k, k, out, table); }));
+    CHECK(refused([&] { rope::attention(q, rounded, rounded, out); }));
+    CHECK(refused([&] { rope::attention(q, cache, out); }));
+  }
+  const auto wide = rope::bshd(memory.data(), 1, 16, 4, 16);  // channels side by side
+  CHECK(refused([&] { rope::attention(wide.channels(0, 8), k, k, wide.channels(4, 8)); }));
+  CHECK(memory == before);
+  CHECK_NOTHROW(rope::attention(wide.channels(0, 8), k, k, wide.channels(8, 8)));
+  CHECK_NOTHROW(rope::attention(q, cache, q));
 }
 
 TEMPLATE_TEST_CASE("windows of larger buffers are read and written and nothing around them", "[attention]",

@@ -77,10 +77,12 @@ std::vector<call> calls(std::mt19937& generator, bool small) {
   add("window, both sides", {1, many, many, 2, 2, 4, 4}, {.basic = {.causal = false, .window = 2}});
   add("window with sinks", {1, many, many, 2, 1, 4, 4}, {.basic = {.window = 2}, .sinks = 2});
   add("softcap", {1, few, many, 2, 1, 4, 4}, {.basic = {.softcap = 0.6}});
-  add("more queries than keys", {1, many, few, 2, 1, 4, 4}, {});
+  add("more queries than keys", {1, many, few, 2, 1, 4, 4},
+      {.query_positions = attention_call::positions_before_keys(many, few)});
   add("sink logits", {2, few, many, 4, 2, 4, 4}, {.sink_logits = random_floats(generator, 4)});
   add("sink logits of blind queries", {1, many, few, 2, 2, 4, 4},
-      {.sink_logits = random_floats(generator, 2)});
+      {.sink_logits = random_floats(generator, 2),
+       .query_positions = attention_call::positions_before_keys(many, few)});
   add("dropout", {2, few, many, 2, 1, 4, 4}, {.dropout = 0.4, .seed = 77});
   add("key counts", {2, few, many, 2, 1, 4, 4}, {.key_counts = {many, few}});
   add("padded rows", {2, many, many, 2, 1, 4, 4},
@@ -134,13 +136,18 @@ std::vector<call> long_calls(std::mt19937& generator) {
   shared_by_heads.bias_extents = {1, 1, queries, keys};
   shared_by_queries.bias.resize(static_cast<std::size_t>(4 * keys));
   shared_by_queries.bias_extents = {1, 4, 1, keys};
-  return {{"causal", one_head, {}},
-          {"more queries than keys", {1, keys, queries, 3, 1, 5, 6}, {.basic = {.softcap = 0.7}}},
-          {"window with sinks", one_head, {.basic = {.window = 110}, .sinks = 3}},
-          {"segments", {1, keys, keys, 3, 1, 5, 6}, {.offsets = {0, 7, 150, 190, keys}}},
-          {"everything, a bias of each score", {1, queries, keys, 4, 1, 5, 6}, everything},
-          {"everything, a bias shared by heads", {1, queries, keys, 4, 2, 5, 6}, shared_by_heads},
-          {"everything, a bias shared by queries", {1, queries, keys, 4, 1, 5, 6}, shared_by_queries}};
+  std::vector<call> all = {
+      {"causal", one_head, {}},
+      {"more queries than keys", {1, keys, queries, 3, 1, 5, 6}, {.basic = {.softcap = 0.7}}},
+      {"window with sinks", one_head, {.basic = {.window = 110}, .sinks = 3}},
+      {"segments", {1, keys, keys, 3, 1, 5, 6}, {.offsets = {0, 7, 150, 190, keys}}},
+      {"everything, a bias of each score", {1, queries, keys, 4, 1, 5, 6}, everything},
+      {"everything, a bias shared by heads", {1, queries, keys, 4, 2, 5, 6}, shared_by_heads},
+      {"everything, a bias shared by queries", {1, queries, keys, 4, 1, 5, 6}, shared_by_queries}};
+  for (call& c : all)  // the first queries are before the first key
+    if (c.rule.offsets.empty())
+      c.rule.query_positions = attention_call::positions_before_keys(c.extents.queries, c.extents.keys);
+  return all;
 }
 
 struct inputs {

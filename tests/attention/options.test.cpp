@@ -81,7 +81,7 @@ TEST_CASE("a bias or mask has the extents of the scores or 1", "[attention]") {
 TEST_CASE("segments must cover the tokens in order", "[attention]") {
   using list = std::vector<std::int64_t>;
   const rope::detail::attention_shape one = {1, 3, 5, 4, 8};
-  const list queries = {0, 1, 3}, keys = {0, 4, 5}, short_keys = {0, 5}, wrong_end = {0, 1, 4},
+  const list queries = {0, 1, 3}, keys = {0, 2, 5}, short_keys = {0, 5}, wrong_end = {0, 1, 4},
              falling = {0, 4, 3}, position(3, 0);
   const auto says = [&](const rope::attention_options& options, const std::string& rule) {
     return refused(options, rule, one);

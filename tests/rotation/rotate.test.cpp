@@ -346,9 +346,9 @@ TEST_CASE("queries and keys at the two ends of the address space share no channe
   const auto at = [](std::uintptr_t address) {
     return rope::bshd(reinterpret_cast<float*>(address), 2, 3, 2, 8);
   };
-  CHECK_FALSE(rope::detail::share_first_elements(at(page), at(last_page)));
-  CHECK_FALSE(rope::detail::share_first_elements(at(last_page), at(page)));
-  CHECK(rope::detail::share_first_elements(at(last_page), at(last_page + 16 * sizeof(float))));
-  CHECK(rope::detail::share_first_elements(at(last_page + 95 * sizeof(float)), at(last_page)));
-  CHECK_FALSE(rope::detail::share_first_elements(at(last_page + 96 * sizeof(float)), at(last_page)));
+  CHECK_FALSE(rope::detail::share_memory(at(page), at(last_page)));
+  CHECK_FALSE(rope::detail::share_memory(at(last_page), at(page)));
+  CHECK(rope::detail::share_memory(at(last_page), at(last_page + 16 * sizeof(float))));
+  CHECK(rope::detail::share_memory(at(last_page + 95 * sizeof(float)), at(last_page)));
+  CHECK_FALSE(rope::detail::share_memory(at(last_page + 96 * sizeof(float)), at(last_page)));
 }

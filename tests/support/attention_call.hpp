@@ -5,6 +5,7 @@
 /// Calls the library on tensors of the reference: puts them in memory in any order of axes, and reads the
 /// result back.
 
+#include <cstdint>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -75,10 +76,21 @@ tensor output_of(const operands& x, axes order, Call call) {
   return loaded(out, shape, order);
 }
 
+/// The positions of queries whose last one is aligned with the last key, listed where the first ones are before
+/// key 0: the library does not count them there.
+inline std::vector<std::int64_t> positions_before_keys(long queries, long keys) {
+  std::vector<std::int64_t> positions;
+  for (long i = 0; i < queries && queries > keys; ++i) positions.push_back(keys - queries + i);
+  return positions;
+}
+
 template <class T>
 tensor attention(const operands& x, const reference::attention_rule& rule, axes order = axes::bshd) {
-  return output_of<T>(
-      x, order, [&](auto q, auto k, auto v, auto out) { rope::attention(q, k, v, out, options_of(rule)); });
+  const std::vector<std::int64_t> positions = positions_before_keys(x.q.tokens, x.k.tokens);
+  rope::attention_options options = options_of(rule);
+  options.query_positions = positions;
+  return output_of<T>(x, order,
+                      [&](auto q, auto k, auto v, auto out) { rope::attention(q, k, v, out, options); });
 }
 
 /// What arithmetic on channels of type T is done in.

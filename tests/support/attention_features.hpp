@@ -151,6 +151,20 @@ setting draw(Dice& d, long longest = 300, const most& limits = {}) {
     default:
       break;
   }
+  // The library counts no query before key 0: such positions are listed, and no segment has more queries than keys.
+  const bool is_counted = s.query_positions.empty() && s.key_counts.empty() && queries > keys;
+  for (std::size_t part = 0; part + 1 < s.query_offsets.size(); ++part)
+    if (const long seen = s.key_offsets[part + 1] - s.key_offsets[part];
+        seen > 0 && s.query_offsets[part + 1] - s.query_offsets[part] > seen) {
+      for (std::size_t n = 0; n < s.query_offsets.size() && queries <= keys; ++n)
+        s.query_offsets[n] = s.key_offsets[n] * queries / std::max(1L, keys);
+      if (queries > keys)
+        s.query_offsets.clear(), s.key_offsets.clear(), o.query_offsets = o.key_offsets = {};
+    }
+  if (is_counted && s.query_offsets.empty() && keys > 0) {
+    for (long i = 0; i < queries; ++i) s.query_positions.push_back(keys - queries + i);
+    o.query_positions = s.query_positions;
+  }
   return s;
 }
 

@@ -3,7 +3,6 @@
 #define ROPE_ATTENTION_ATTENTION_HPP
 
 #include <cstddef>
-#include <functional>  // std::less
 #include <type_traits>
 
 #include <rope/attention/detail/attend.hpp>
@@ -63,28 +62,28 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
-/// Whether two views certainly share memory: both dense, or the first channel of one in the other.
-template <class A, class B>
-bool share_memory(const head_view<const A>& a, const head_view<const B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  if constexpr (std::is_same_v<A, B>)
-    if (share_first_elements(a, b)) return true;
-  const std::less<const void*> before;
-  return is_dense(a) && is_dense(b) && before(a.data, b.data + b.size()) && before(b.data, a.data + a.size());
+/// Refuses an output that would be written over queries, unless it is q itself.
+///
+/// Throws:  std::invalid_argument
+template <class T>
+void check_output(const head_view<const T>& q, const head_view<T>& out) {
+  check_written("attention", out);
+  if (!are_same(q, out) && share_memory(q, out))
+    throw_invalid("attention",
+                  "out must be q itself or share no memory with it, and covers a part of q or "
+                  "has its axes in another order; give out memory of its own");
 }
-
-/// Refuses an output that certainly shares memory with keys or values, which are read after it is written.
+/// Refuses also an output that shares memory with keys or values, which are read after it is written.
 ///
 /// Throws:  std::invalid_argument
 template <class T, class C>
-void check_output(const head_view<const C>& k, const head_view<const C>& v, const head_view<T>& out) {
-  check_written("attention", out);
-  const head_view<const T> written = out;
-  for (const bool shares : {share_memory(k, written), share_memory(v, written)})
-    if (shares)
-      throw_invalid("attention",
-                    "out must not share memory with k or v, which are read after out is written; give out "
-                    "memory of its own, or that of q");
+void check_output(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
+                  const head_view<T>& out) {
+  check_output(q, out);
+  if (share_memory(k, out) || share_memory(v, out))
+    throw_invalid("attention",
+                  "out must not share memory with k or v, which are read after out is "
+                  "written; give out memory of its own, or that of q");
 }
 
 /// Whether something else than options comes behind out, which is the last view, and the tables.
@@ -133,7 +132,7 @@ constexpr bool lacks_options() {
 /// Terms of one sum q_i . k_j that overflow must be of one sign.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws where
-///            sharing with k or v is certain: dense views, or the first channel of one in the other
+///            sharing is found, which is always where two views have the same strides
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
@@ -161,7 +160,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
   detail::check_products<T, C, false>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
-  detail::check_output<T, C>(k, v, out);
+  detail::check_output<T, C>(q, k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
@@ -189,7 +188,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_products<T, C, true>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
-  detail::check_output<T, C>(k, v, out);
+  detail::check_output<T, C>(q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);

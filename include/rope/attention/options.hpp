@@ -29,8 +29,8 @@ inline namespace ROPE_ABI {
 /// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
 /// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
-/// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
-/// rotation) and are not listed: its first query would be at a negative position.
+/// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
+/// and query_positions is empty: its first query would be at a negative position.
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
@@ -135,28 +135,36 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
 }
 
-/// Refuses counts that leave open where the queries of a row are among its keys, if that matters: for the
-/// causal rule, a window or a rotation, unless query_positions say it.
+/// Refuses a call that leaves open where the queries of a row or segment are among its keys, if that matters:
+/// for the causal rule, a window or a rotation, unless query_positions say it.
 ///
 /// \param rotates  whether queries and keys are rotated by the positions of the options
 ///
-/// Throws:  std::invalid_argument
+/// Requires:  offsets were checked
+/// Throws:    std::invalid_argument
 inline void check_alignment(const char* function, const attention_options& options,
                             const attention_shape& shape, bool rotates) {
   if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
   if (!options.query_counts.empty() && options.key_counts.empty())
     throw_invalid(function,
-                  "query_counts need key_counts, or query_positions: the last query of a row is aligned with "
-                  "its last key, got ",
+                  "query_counts need key_counts, or query_positions: the last query of a row is "
+                  "aligned with its last key, got ",
                   options.query_counts.size(), " counts of queries and none of keys");
-  for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
-    const std::int64_t keys = options.key_counts[b],
-                       queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
+  const auto check = [function](const char* name, std::size_t i, std::int64_t queries, std::int64_t keys) {
     if (keys > 0 && queries > keys)
-      throw_invalid(function, "row ", b, " has ", queries, " queries and ", keys,
+      throw_invalid(function, "", name, " ", i, " has ", queries, " queries and ", keys,
                     " keys, so its first query would be at position ", keys - queries,
-                    "; give query_counts, or query_positions");
-  }
+                    "; give query_counts or query_positions, or causal = false for cross-attention");
+  };
+  const auto asking = options.query_offsets,
+             seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  for (std::size_t s = 0; s + 1 < asking.size(); ++s)
+    check("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
+  if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
+    check("row", 0, shape.queries, shape.keys);  // as every other
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b)
+    check("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+          options.key_counts[b]);
 }
 
 /// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
@@ -245,12 +253,17 @@ inline void check_options(const char* function, const attention_options& options
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
   check_lists(function, options, shape);
-  if (options.query_offsets.empty()) check_alignment(function, options, shape, rotates);
   check_segments(function, options, shape);
+  check_alignment(function, options, shape, rotates);
 }
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
+
+/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
 
 #endif  // ROPE_ATTENTION_OPTIONS_HPP

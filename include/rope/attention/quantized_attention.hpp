@@ -36,6 +36,7 @@ visibility checked_quantized_attention(const head_view<const T>& q,
       checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
   check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
   check_memory("attention", q, out);
+  check_output(q, out);
   return rules;
 }
 

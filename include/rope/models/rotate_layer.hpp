@@ -79,7 +79,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   (check_same_tokens(function, q, k), ...);
   check_memory(function, q, k...);
   [[maybe_unused]] const auto check_channels = [&](const auto& x) {
-    if (share_first_elements(q, x))
+    if (share_memory(q, x))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": q and k must not share channels, got one buffer for both"));
   };

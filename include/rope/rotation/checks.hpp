@@ -2,16 +2,19 @@
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
 
-#include <algorithm>  // std::fill_n
+#include <algorithm>  // std::fill_n, std::max, std::min
+#include <cstddef>
 #include <cstdint>
-#include <functional>  // std::less
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <type_traits>
-#include <utility>  // std::pair
+#include <utility>  // std::exchange, std::pair
 
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
@@ -88,11 +91,6 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                 ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
-#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
-
 #define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
   static_assert(position_form<Positions>,            \
                 name ": positions are integers: a start, a list of ids, row_starts or segments")
@@ -158,11 +156,6 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 
-/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
-
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -172,10 +165,7 @@ namespace detail {
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    throw_invalid(function, "the extents of a view must not be negative, got ", shape_text(x));
-  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    throw_length(function, "the extents of a view must not exceed the address space, got ", shape_text(x));
+  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
 }
 
 /// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
@@ -219,112 +209,111 @@ void check_written(const char* function, const head_view<T>& x) {
                     " channels; copy an expanded (broadcast) tensor first");
 }
 
-/// Whether the view covers every element between its first and its last one.
-template <class T>
-bool is_dense(const head_view<T>& x) {
-  Index last = x.head_dim - 1;
-  bool ascends = true;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
-    if (extent > 1) last += (extent - 1) * stride;
-    ascends = ascends && (extent <= 1 || stride >= 0);
+/// Steps in memory: `least` to `most` of them, `stride` bytes each.
+struct memory_steps {
+  std::int64_t stride, least, most;
+};
+
+/// Whether steps, the longest first, can lead exactly `distance` bytes on. Where each stride is as long as
+/// what the shorter ones span, as in windows of one array, that takes two tries a stride. Without `tries`
+/// left the answer is false.
+inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
+  if (steps == end) return distance == 0;
+  std::int64_t least = 0, most = 0;  // how far the shorter ones lead
+  for (const memory_steps* s = steps + 1; s != end; ++s) {
+    least += s->least * s->stride;
+    most += s->most * s->stride;
   }
-  return ascends && last + 1 == x.size();
+  const auto floor = [stride = steps->stride](std::int64_t n) {
+    return n / stride - (n % stride < 0 ? 1 : 0);
+  };
+  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
+  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
+    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
+  return false;
 }
 
-/// Whether `x` and `out` are the same view or share no element, as far as this can be told: true where one of
-/// them has gaps. Strides of extents of 1, which may be anything, are not compared.
+/// Whether two views share memory. True is certain. False is so where the strides of both together nest, as
+/// equal ones do and those of windows of one array; else after 4096 tries that found nothing.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  memory_steps steps[7];
+  int count = 0;
+  const auto add = [&](Index extent, std::int64_t bytes, bool back) {
+    if (extent == 1 || bytes == 0) return;
+    const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
+    const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
+    int place = 0;
+    while (place < count && steps[place].stride > next.stride) ++place;
+    if (place < count && steps[place].stride == next.stride) {
+      steps[place].least += next.least;
+      steps[place].most += next.most;
+      return;
+    }
+    for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
+    steps[place] = next;
+  };
+  const auto add_view = [&add](const auto& x, bool back) {
+    constexpr std::int64_t size = sizeof(*x.data);
+    add(x.batch, x.batch_stride * size, back);
+    add(x.tokens, x.token_stride * size, back);
+    add(x.heads, x.head_stride * size, back);
+    add(x.head_dim * Index{size}, 1, back);
+  };
+  add_view(a, true);
+  add_view(b, false);
+  const auto address = [](const auto* data) {
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
+  };
+  int tries = 4096;
+  return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
+}
+
+/// Whether two views have the same channels at the same places. Strides of extents of 1, which may be
+/// anything, are not compared.
 template <class T>
-bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
-  if (x.size() == 0) return true;
-  if (x.data == out.data)
-    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-           (x.tokens == 1 || x.token_stride == out.token_stride) &&
-           (x.heads == 1 || x.head_stride == out.head_stride);
-  if (!is_dense(x) || !is_dense(out)) return true;
-  const std::less<const T*> before;
-  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+bool are_same(const head_view<const T>& x, const head_view<T>& out) {
+  return x.data == out.data && x.head_dim == out.head_dim &&
+         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+         (x.tokens == 1 || x.token_stride == out.token_stride) &&
+         (x.heads == 1 || x.head_stride == out.head_stride);
 }
 
-/// Refuses an output that certainly covers a part of its input.
+/// Refuses an output that covers a part of its input, which has its shape.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
-  if (!same_or_disjoint(x, out))
+  if (!are_same(x, out) && share_memory(x, out))
     throw_invalid(function,
-                  "out must be x itself or share no channel with it, and covers a part of x; give other "
-                  "memory, or rotate in place");
-}
-
-/// Whether `place` is in a channel of x, found by dividing its distance from the start by the strides, the
-/// longest first. True is certain. False is certain only if every stride is at least as long as what the
-/// shorter ones span, as in a window of an array.
-template <class T>
-bool holds_channel(const head_view<T>& x, const std::remove_const_t<T>* place) {
-  if (std::less<const T*>{}(place, x.data)) return false;
-  struct axis {
-    Index extent, stride;
-  };
-  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
-  const auto order = [&axes](int longer, int shorter) {
-    if (axes[longer].stride < axes[shorter].stride) {
-      const axis other = axes[longer];
-      axes[longer] = axes[shorter];
-      axes[shorter] = other;
-    }
-  };
-  order(0, 1);
-  order(1, 2);
-  order(0, 1);
-  // Not place - x.data: allocations of a process of 32 bits may lie farther apart than half of the address
-  // space, which a signed difference does not hold, nor is it defined.
-  auto rest =
-      (reinterpret_cast<std::uintptr_t>(place) - reinterpret_cast<std::uintptr_t>(x.data)) / sizeof(T);
-  for (const axis& a : axes) {
-    if (a.extent == 1 || a.stride <= 0) continue;
-    const auto stride = static_cast<std::uintptr_t>(a.stride);
-    if (rest / stride >= static_cast<std::uintptr_t>(a.extent)) return false;
-    rest %= stride;
-  }
-  return rest < static_cast<std::uintptr_t>(x.head_dim);
-}
-
-/// Whether the first channel of one view is a channel of the other, as holds_channel tells.
-template <class T>
-bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
-  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+                  "out must be x itself or share no channel with it, and covers a part of x; "
+                  "give other memory, or rotate in place");
 }
 
 /// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
-/// would turn twice, and no inverse would lead back. Channels are checked 1024 at a time, whose marks fit the
-/// stack.
+/// would turn twice, and no inverse would lead back.
 ///
 /// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs, with scratch of a byte per
+///          channel
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    struct named_channels {};
     const Index channels = 2 * pairs;
+    bool* const named = workspace<named_channels, bool>(channels);
+    std::fill_n(named, channels, false);
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
         throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
                       " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
+      for (const Index channel : {u, v})
+        if (std::exchange(named[channel], true))
+          throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                        ") once, got channel ", channel, " again for pair ", i);
     }
   }
 }
@@ -341,19 +330,13 @@ std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
 }
 inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  if (tokens == 1) return {};
-  std::string text = ", got positions ";
-  append(text, positions.start);
-  append(text, " to ");
-  append(text, advance(positions.start, tokens - 1));
-  append(text, " (start ");
-  append(text, positions.start);
-  append(text, ", ");
-  append(text, tokens);
-  append(text, " tokens)");
+  std::string text;
+  for (const message_part& part : std::initializer_list<message_part>{
+           ", got positions ", positions.start, " to ", advance(positions.start, tokens - 1), " (start ",
+           positions.start, ", ", tokens, " tokens)"})
+    if (tokens != 1) part.append_to(text);
   return text;
 }
-
 /// Refuses a window of channels that does not lie in the head.
 ///
 /// Throws:  std::invalid_argument
@@ -365,6 +348,30 @@ inline void check_window(const char* function, Index first_channel, Index rotary
                   " on that turn must lie in the head of ", head_dim, " channels");
 }
 
+/// Refuses ids that are the coordinates of the table, which has a row for each token: they would be looked up
+/// twice. Where row r is at r, that changes nothing.
+///
+/// Throws:  std::invalid_argument
+template <class S, class Source>
+void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
+  if constexpr (requires { positions.ids; }) {
+    if (table.source() != table_source::coordinates || table.axes() != 1 ||
+        table.rows() != positions.ids.size())
+      return;
+    Index same = 0, counted = 0;
+    for (Index r = 0; r < table.rows() && same == r; ++r) {
+      const std::int64_t id = positions(r / tokens, r % tokens);
+      same += equal(static_cast<double>(id), table.coordinate(r, 0));
+      counted += id == r;
+    }
+    if (same == table.rows() && counted < same)
+      throw_invalid(function,
+                    "the table was made of these ids, its row r of id number r; leave the ids "
+                    "out, got id ",
+                    positions(0, 0), " for row 0");
+  }
+}
+
 /// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
@@ -374,6 +381,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const frequency_table<S>& table = placed.table();
   check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
+  check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
                        " is outside the table's [", table.first(), ", ", table.last(), ")",

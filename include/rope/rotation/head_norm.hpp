@@ -141,7 +141,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
 
 /// Normalises `x` into `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
+/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
@@ -188,7 +188,7 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
-/// Requires:  q and k share no element; where that is seen, it is refused
+/// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -204,7 +204,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
 
 /// Normalises and rotates `x` into `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
+/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>

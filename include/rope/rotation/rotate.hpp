@@ -56,10 +56,10 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
-  if (share_first_elements(q, k))
+  if (share_memory(q, k))
     throw_invalid(function,
-                  "q and k both turn in place and must not share channels, which would turn twice; to turn x "
-                  "into another view use the function of that name with _to");
+                  "q and k both turn in place and must not share channels, which would turn "
+                  "twice; to turn x into another view use the function of that name with _to");
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
@@ -120,7 +120,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; where that is seen, it is refused
+/// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -136,7 +136,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
+/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -183,7 +183,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 
 /// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws where sharing is certain (dense views)
+/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>

@@ -72,46 +72,30 @@ struct head_view {
 
   /// Channels [first, first + count) of every head.  Throws: std::out_of_range
   head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.advance(first);
-    window.head_dim = count;
-    return window;
+    return window("channels", first, count, 1, &head_view::head_dim);
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   head_view batch_range(Index first, Index count) const {
-    check_window("batch_range", first, count, batch);
-    head_view window = *this;
-    window.advance(first * batch_stride);
-    window.batch = count;
-    return window;
+    return window("batch_range", first, count, batch_stride, &head_view::batch);
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.advance(first * head_stride);
-    window.heads = count;
-    return window;
+    return window("head_range", first, count, head_stride, &head_view::heads);
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.advance(first * token_stride);
-    window.tokens = count;
-    return window;
+    return window("token_range", first, count, token_stride, &head_view::tokens);
   }
 
  private:
-  /// Moves data on, unless it is null as it may be in a view without elements.
-  void advance(Index elements) {
-    if (data != nullptr) data += elements;
-  }
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent) const {
+    head_view part = *this;
+    if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
+                                                    count, " must stay inside [0, ", part.*extent, ")"));
+    if (data != nullptr) part.data += first * stride;  // null in a view without elements
+    part.*extent = count;
+    return part;
   }
 };
 
@@ -133,15 +117,18 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 
 /// Refuses extents that are negative, or whose elements exceed the address space.
 ///
+/// \param what  what messages call them
+///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
+                   const char* what = "extents") {
   if (a < 0 || b < 0 || c < 0 || d < 0)
     ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+               message(name, ": ", what, " must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
+    ROPE_THROW(std::length_error, message(name, ": ", what, " must not exceed the address space, got [", a,
+                                          ", ", b, ", ", c, ", ", d, "]"));
 }
 
 }  // namespace detail

@@ -320,8 +320,8 @@ TEST_CASE("counts that would put queries beside their keys are refused", "[atten
     CHECK(out == std::vector<float>(out.size(), -77.0f));
   };
   const char* silent =
-      "row 0 has 8 queries and 5 keys, so its first query would be at position -3; give query_counts, or "
-      "query_positions";
+      "row 0 has 8 queries and 5 keys, so its first query would be at position -3; give query_counts or "
+      "query_positions, or causal = false for cross-attention";
   refused({.key_counts = x.key_counts}, false, silent);
   refused({.causal = false, .window = 2, .key_counts = x.key_counts}, false, silent);
   refused({.causal = false, .key_counts = x.key_counts}, true, silent);
@@ -340,5 +340,50 @@ TEST_CASE("counts that would put queries beside their keys are refused", "[atten
   CHECK(out[5 * 20] == 0);
   const list empty = {0, 8};
   attention(x.q_view(), x.k_view(), x.v_view(), result, {.key_counts = empty});
+  CHECK(out[0] == 0);
+}
+
+TEST_CASE("more queries than keys are refused in one sentence, however they are counted", "[attention]") {
+  const std::vector<float> x(8 * 4, 1.0f);
+  std::vector<float> out(x.size(), -77), weights(8 * 8), d(x.size());
+  const frequency_table<> table(frequencies(4), -8, 8);
+  const auto tokens = [](auto& of, Index count) { return bshd(of.data(), 1, count, 1, 4); };
+  const list queries = {0, 6}, keys = {0, 2}, six = {6}, two = {2}, ids = {0, 1, 2, 3, 4, 5};
+  const auto refused = [&](const char* function, const char* row, const auto& call) {
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        call,
+        std::string("rope::") + function + ": " + row +
+            " 0 has 6 queries and 2 keys, so its first query would be at position -4; give query_counts or "
+            "query_positions, or causal = false for cross-attention"));
+    CHECK(out == std::vector<float>(out.size(), -77.0f));
+  };
+  const auto attend = [&](Index query_tokens, Index key_tokens, const attention_options& options) {
+    attention(tokens(x, query_tokens), tokens(x, key_tokens), tokens(x, key_tokens),
+              tokens(out, query_tokens), options);
+  };
+  refused("attention", "row", [&] { attend(6, 2, {}); });
+  refused("attention", "row", [&] { attend(6, 2, {.causal = false, .window = 9}); });
+  refused("attention", "row", [&] { attend(6, 8, {.key_counts = two}); });
+  refused("attention", "row", [&] { attend(8, 2, {.query_counts = six, .key_counts = two}); });
+  refused("attention", "segment", [&] { attend(6, 2, {.query_offsets = queries, .key_offsets = keys}); });
+  refused("attention", "row", [&] {
+    attention<half_split>(tokens(x, 6), tokens(x, 2), tokens(x, 2), tokens(out, 6), table, {.causal = false});
+  });
+  refused("attention", "segment", [&] {
+    attention<half_split>(tokens(x, 6), tokens(x, 2), tokens(x, 2), tokens(out, 6), table,
+                          {.causal = false, .query_offsets = queries, .key_offsets = keys});
+  });
+  refused("attention", "row",
+          [&] { attention_weights(tokens(x, 6), tokens(x, 2), std::span(weights).first(12)); });
+  refused("attention_gradient", "row", [&] {
+    attention_gradient(
+        testing::tape(tokens(x, 6), tokens(x, 2), tokens(x, 2), head_view<const float>(tokens(out, 6)),
+                      head_view<const float>(tokens(out, 6)), tokens(d, 6), tokens(d, 2), tokens(d, 2)));
+  });
+  // Without rules by position, with positions, and without keys there is nothing to say.
+  attend(6, 2, {.causal = false});
+  attend(6, 2, {.query_positions = ids});
+  CHECK(out[0] == 1);
+  attend(6, 0, {});
   CHECK(out[0] == 0);
 }

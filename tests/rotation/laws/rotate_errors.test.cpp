@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rotation/rotate.hpp>
 
+#include <cstdint>
+#include <rope/frequencies/axes.hpp>
 #include <string>
 #include <vector>
 
@@ -155,4 +157,43 @@ TEST_CASE("a table holds no position but its own", "[rotation]") {
   CHECK(is_outside("[0, 1)", {frequencies, Eigen::Array<double, 1, 1>(1.0)}));  // row 0 is at coordinate 1
   CHECK(a.untouched());
   CHECK(b.untouched());
+}
+
+TEST_CASE("ids that a table was made of are not looked up in it again", "[rotation]") {
+  const rope::frequencies f(8);
+  using list = std::vector<int>;
+  const auto table_at = [&](const list& coordinates) {
+    return rope::frequency_table<>(
+        f, Eigen::Map<const Eigen::ArrayXi>(coordinates.data(), Index(coordinates.size())));
+  };
+  guarded_memory<float> memory(4 * 2 * 8);
+  const auto flat = rope::thd(memory.data(), 4, 2, 8), rows = rope::bshd(memory.data(), 2, 2, 2, 8);
+  const auto refused = [&](const head_view<float>& x, const list& coordinates, const auto& ids, int first) {
+    const auto table = table_at(coordinates);
+    const std::string rule =
+        ": the table was made of these ids, its row r of id number r; leave the ids out, got id " +
+        std::to_string(first) + " for row 0";
+    return throws_saying<std::invalid_argument>([&] { rope::rotate<rope::half_split>(x, table, ids); },
+                                                "rope::rotate" + rule) &&
+           throws_saying<std::invalid_argument>([&] { rope::unrotate<rope::interleaved>(x, x, table, ids); },
+                                                "rope::unrotate") &&
+           throws_saying<std::invalid_argument>([&] { rope::rotate_to<rope::half_split>(x, x, table, ids); },
+                                                "rope::rotate_to" + rule);
+  };
+  CHECK(refused(flat, {5, 6, 7, 9}, list{5, 6, 7, 9}, 5));  // also where no row has such a position
+  CHECK(refused(flat, {1, 0, 3, 2}, list{1, 0, 3, 2}, 1));
+  CHECK(refused(flat, {0, 0, 1, 2}, std::vector<std::uint8_t>{0, 0, 1, 2}, 0));
+  CHECK(refused(rows, {0, 3}, list{0, 3}, 0));              // of every row of the batch
+  CHECK(refused(rows, {0, 3, 1, 2}, list{0, 3, 1, 2}, 0));  // [batch * tokens]
+  CHECK(refused(rows, {0, 3, 1, 2}, Eigen::Matrix2i{{0, 3}, {1, 2}}, 0));
+  CHECK(refused(rows, {0, 3, 1, 2}, (Eigen::Matrix2i{{0, 3}, {1, 2}} * 1), 0));
+  CHECK(memory.untouched());
+  // Rows of the table, by number: those of another order, those of a part, those that are their own ids.
+  for (const list& ids : {list{0, 1, 2, 3}, list{3, 2, 1, 0}, list{1, 1, 1, 1}})
+    CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, table_at({5, 6, 7, 9}), ids));
+  CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, table_at({0, 1, 2, 3}), list{0, 1, 2, 3}));
+  CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, rope::frequency_table<>(f, 10), list{5, 6, 7, 9}));
+  const rope::frequency_table<> on_two(rope::axial(rope::frequencies(4), 2),
+                                       Eigen::Matrix<int, 4, 2>::Ones());
+  CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, on_two, list{1, 1, 1, 1}));
 }

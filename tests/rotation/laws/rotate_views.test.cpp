@@ -2,9 +2,12 @@
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/rotate.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <random>
+#include <set>
 #include <string>
 #include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
@@ -167,35 +170,33 @@ TEST_CASE("the heads of one token are the same view in every order of axes", "[r
   for (const head_view<const float>& x :
        {head_view<const float>(bshd(memory.data(), 2, 1, 3, 8)), head_view<const float>(odd)})
     for (const head_view<float>& out : {bshd(memory.data(), 2, 1, 3, 8), bhsd(memory.data(), 2, 3, 1, 8)}) {
-      CHECK(detail::same_or_disjoint(x, out));
       memory = before;
       rotate_to<half_split>(x, out, table, ids);
       CHECK(testing::same_bits(memory, expected));
     }
   const head_view<const float> one_head = {memory.data(), 2, 3, 1, 8, 24, 8, 999};
-  CHECK(detail::same_or_disjoint(one_head, bshd(memory.data(), 2, 3, 1, 8)));
+  CHECK(detail::are_same(one_head, bshd(memory.data(), 2, 3, 1, 8)));
   const head_view<const float> one_row = {memory.data(), 1, 2, 3, 8, -1, 24, 8};
-  CHECK(detail::same_or_disjoint(one_row, bshd(memory.data(), 1, 2, 3, 8)));
+  CHECK(detail::are_same(one_row, bshd(memory.data(), 1, 2, 3, 8)));
   // Views of one memory in another order, or shifted, do share elements.
-  CHECK_FALSE(detail::same_or_disjoint(head_view<const float>(bshd(memory.data(), 1, 2, 3, 8)),
-                                       bhsd(memory.data(), 1, 3, 2, 8)));
-  CHECK_FALSE(detail::same_or_disjoint(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
+  const head_view<const float> x = bshd(memory.data(), 1, 2, 3, 8);
+  CHECK_FALSE(detail::are_same(x, bhsd(memory.data(), 1, 3, 2, 8)));
+  CHECK(detail::share_memory(x, bhsd(memory.data(), 1, 3, 2, 8)));
+  CHECK(detail::share_memory(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
 }
 
 TEST_CASE("an output over a part of its input is refused", "[rotation]") {
   using namespace rope;
   std::vector<float> memory = testing::random_channels<float>(8 * 3 * 8, 6);
   const head_view<const float> x = thd(memory.data() + 24, 4, 3, 8);
-  const head_view<float> parts[] = {
-      thd(memory.data() + 24 + 1, 4, 3, 8),   // a channel later
-      thd(memory.data() + 24 + 8, 4, 3, 8),   // a head
-      thd(memory.data() + 24 + 24, 4, 3, 8),  // a token
-      thd(memory.data(), 4, 3, 8),            // a token earlier
-      bhsd(memory.data() + 24, 1, 3, 4, 8)};  // the same place, in another order
+  const head_view<float> parts[] = {thd(memory.data() + 24 + 1, 4, 3, 8),   // a channel later
+                                    thd(memory.data() + 24 + 8, 4, 3, 8),   // a head
+                                    thd(memory.data() + 24 + 24, 4, 3, 8),  // a token
+                                    thd(memory.data(), 4, 3, 8),            // a token earlier
+                                    bhsd(memory.data() + 24, 1, 3, 4, 8),  // the same place, in another order
+                                    bhsd(memory.data() + 40, 1, 3, 4, 8)};
   const head_view<float> fits[] = {thd(memory.data() + 24, 4, 3, 8), thd(memory.data() + 96 + 24, 3, 3, 8)};
   const auto fitting = [&](const head_view<float>& out) { return x.token_range(0, out.tokens); };
-  for (const head_view<float>& out : parts) CHECK_FALSE(detail::same_or_disjoint(x, out));
-  for (const head_view<float>& out : fits) CHECK(detail::same_or_disjoint(fitting(out), out));
   const frequency_table<> table(frequencies(8), 10);
   const std::vector<float> ones(8, 1.0f), before = memory;
   const head_norm<float> norm = {.weight = ones};
@@ -214,6 +215,59 @@ TEST_CASE("an output over a part of its input is refused", "[rotation]") {
   }
   CHECK(testing::same_bits(memory, before));
   for (const head_view<float>& out : fits) CHECK_NOTHROW(rotate_to<half_split>(fitting(out), out, table));
+}
+
+TEST_CASE("views share memory exactly if a loop over their bytes finds a common one", "[rotation]") {
+  using namespace rope;
+  std::mt19937 random(seed);
+  alignas(8) static unsigned char memory[1 << 13];
+  const auto below = [&](Index n) { return static_cast<Index>(random() % static_cast<unsigned>(n)); };
+  const auto any_view = [&]<class T>(T*, const head_view<float>* like) {
+    const Index first = 2048 / Index(sizeof(T)) + below(96);
+    head_view<T> x = {reinterpret_cast<T*>(memory) + first,
+                      1 + below(3),
+                      1 + below(4),
+                      1 + below(3),
+                      1 + below(5),
+                      below(60) - 20,
+                      below(30) - 10,
+                      below(12) - 2};
+    if (like != nullptr) {
+      x.batch_stride = like->batch_stride;
+      x.token_stride = like->token_stride;
+      x.head_stride = like->head_stride;
+    }
+    return x;
+  };
+  const auto bytes_of = [&](const auto& x) {
+    std::set<std::ptrdiff_t> bytes;
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index t = 0; t < x.tokens; ++t)
+        for (Index h = 0; h < x.heads; ++h)
+          for (Index c = 0; c < x.head_dim * Index(sizeof(*x.data)); ++c)
+            bytes.insert(reinterpret_cast<unsigned char*>(x.at(b, t, h)) - memory + c);
+    return bytes;
+  };
+  int shared = 0, apart = 0;
+  const auto compare = [&](const auto& a, const auto& b) {
+    const auto of_a = bytes_of(a), of_b = bytes_of(b);
+    const bool meet =
+        std::any_of(of_a.begin(), of_a.end(), [&](std::ptrdiff_t byte) { return of_b.count(byte) > 0; });
+    CHECK(detail::share_memory(a, b) == meet);
+    CHECK(detail::share_memory(b, a) == meet);
+    ++(meet ? shared : apart);
+  };
+  for (int i = 0; i < 400; ++i) {
+    const head_view<float> a = any_view(static_cast<float*>(nullptr), nullptr);
+    compare(a, any_view(static_cast<float*>(nullptr), &a));
+    compare(a, any_view(static_cast<float*>(nullptr), nullptr));
+    compare(a, any_view(static_cast<Eigen::half*>(nullptr), nullptr));
+  }
+  CHECK(shared > 200);
+  CHECK(apart > 200);
+  const head_view<float> none = {nullptr, 0, 3, 2, 4, 0, 8, 4},
+                         one = any_view(static_cast<float*>(nullptr), nullptr);
+  CHECK_FALSE(detail::share_memory(none, one));
 }
 
 TEST_CASE("a view that is written and whose channels overlap is refused", "[rotation]") {

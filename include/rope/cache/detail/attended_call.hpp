@@ -114,6 +114,7 @@ class attended_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
+    check_output(q_, out_);
     check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
     check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
     check_cache_lists("attention", options_);
@@ -123,7 +124,8 @@ class attended_call {
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
     for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
-    check_options("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
+    check_numbers("attention", options_);
+    check_lists("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     // Raw keys are rotated while they are read.
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)

@@ -110,7 +110,8 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   Index keys = 0;
   for (Index b = 0; b < cache.batch(); ++b)
     keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
-  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  check_numbers(function, options);
+  check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
   if (table == nullptr) {
     if (cache.storage() == key_storage::raw)
       throw_invalid(function, "this cache stores raw keys, give the table");

@@ -77,6 +77,11 @@ constexpr bool lacks_tables(std::size_t count) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
+/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
+  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
+
 /// Overloads of `function` for calls that no other takes: without a view, without the table of a layout, or
 /// with anything else that is misplaced behind the views.
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
