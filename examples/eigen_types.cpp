@@ -23,10 +23,15 @@ double before(Index b, Index s, Index h, Index d) {
   return 0.25 + 0.5 * double(b) - 0.125 * double(s) + 0.75 * double(h) + 0.0625 * double(d * d);
 }
 
+/// The angle of pair i of token s: the frequencies of text.
+double angle_of_text(Index s, Index i) {
+  return double(start + s) * std::pow(10000.0, -2 * double(i) / double(D));
+}
+
 /// The channel after it, by the formula of the paper in halves: (u, v) are channels i and i + D / 2.
-double after(Index b, Index s, Index h, Index d) {
+double after(Index b, Index s, Index h, Index d, double (&angle_of)(Index, Index)) {
   const Index i = d % (D / 2);
-  const double angle = double(start + s) * std::pow(10000.0, -2 * double(i) / double(D));
+  const double angle = angle_of(s, i);
   const double u = before(b, s, h, i), v = before(b, s, h, i + D / 2);
   return d < D / 2 ? u * std::cos(angle) - v * std::sin(angle) : v * std::cos(angle) + u * std::sin(angle);
 }
@@ -37,7 +42,7 @@ bool all_right = true;
 /// heads] how many of them it has, and `rotate` what you write.
 template <class At, class Rotate>
 void row(const char* have, const char* write, Index batch, Index tokens, Index heads, const At& at,
-         const Rotate& rotate) {
+         const Rotate& rotate, double (&angle_of)(Index, Index) = angle_of_text) {
   const auto for_each = [&](const auto& body) {
     for (Index b = 0; b < batch; ++b)
       for (Index s = 0; s < tokens; ++s)
@@ -50,7 +55,7 @@ void row(const char* have, const char* write, Index batch, Index tokens, Index h
   rotate();
   double worst = 0;
   for_each([&](Index b, Index s, Index h, Index d) {
-    const double error = std::abs(double(at(b, s, h, d)) - after(b, s, h, d));
+    const double error = std::abs(double(at(b, s, h, d)) - after(b, s, h, d, angle_of));
     worst = error <= worst ? worst : error;  // also where it is not a number
   });
   const bool right = worst <= (sizeof(channel) == sizeof(float) ? 2e-6 : 1e-14);
@@ -183,6 +188,30 @@ void matrices() {
       [&] { rope::rotate<half_split>(rope::thd(line, H), table, start); });
 }
 
+constexpr Index patch_rows = 2, patch_columns = 3;
+
+/// The angle of pair i of patch s: half of the pairs turn by its row, the other half by its column.
+double angle_of_patch(Index s, Index i) {
+  const Index coordinate = i < D / 4 ? s / patch_columns : s % patch_columns;
+  return double(coordinate) * std::pow(10000.0, -2 * double(i % (D / 4)) / double(D / 2));
+}
+
+/// A vision transformer (ViT): the class token comes first and does not turn, the patches behind it turn on two axes.
+void patches_behind_a_class_token() {
+  constexpr Index patches = patch_rows * patch_columns;
+  const rope::frequency_table<double> grid(rope::axial(rope::frequencies(D / 2), 2),
+                                           rope::grid_positions({patch_rows, patch_columns}));
+  Eigen::Tensor<double, 4, Eigen::RowMajor> x(B, 1 + patches, H, D);
+  x.setConstant(0.5);
+  row(
+      "Tensor (B, 1 + patches, H, D), a class token first", "bshd(x).token_range(1, patches)", B, patches, H,
+      [&](Index b, Index s, Index h, Index d) -> double& { return x(b, 1 + s, h, d); },
+      [&] { rope::rotate<half_split>(rope::bshd(x).token_range(1, patches), grid); }, angle_of_patch);
+  for (Index b = 0; b < B; ++b)
+    for (Index h = 0; h < H; ++h)
+      for (Index d = 0; d < D; ++d) all_right = all_right && x(b, 0, h, d) == 0.5;
+}
+
 }  // namespace
 
 int main() {
@@ -190,5 +219,6 @@ int main() {
   pointers();
   tensors();
   matrices();
+  patches_behind_a_class_token();
   return all_right ? 0 : 1;
 }

@@ -5095,6 +5095,9 @@ class frequency_table {
   using scalar = S;
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+  /// cos or sin of all positions, [rows, pairs].
+  using entry_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>,
+                               Eigen::Unaligned, Eigen::OuterStride<>>;
   /// Doubles [pairs, axes] or [rows, axes].
   using double_map = number_array<double>::const_map_type;
   /// Positions 0 .. count - 1.
@@ -5207,6 +5210,13 @@ class frequency_table {
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map sin(std::int64_t position) const { return {view().cos(checked(position)) + pairs(), pairs()}; }
+  /// m cos of every angle of the table, [rows, pairs]: row r is that of position first() + r.
+  entry_map cos() const { return {entries_.data(), rows(), pairs(), Eigen::OuterStride<>(2 * pairs())}; }
+  /// m sin of every angle of the table, [rows, pairs].
+  entry_map sin() const {
+    return {entries_.data() + (rows() == 0 ? 0 : pairs()), rows(), pairs(),
+            Eigen::OuterStride<>(2 * pairs())};
+  }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   ///
   /// Throws:  std::out_of_range
@@ -13825,6 +13835,14 @@ class newest_tokens {
                   "row has, or q.tokens of ",
                   even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
   }
+  /// The queries of row b in a call without counts, for a description; empty if any number of them will do.
+  std::string described(Index b) const {
+    if (even_ == all) return {};
+    if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
+    if (width_ == unknown) return "queries need counts";
+    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
+           " queries without counts";
+  }
  private:
   static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
   std::vector<Index> counts_;
@@ -14574,8 +14592,12 @@ namespace detail {
 /// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
 class row_queries {
  public:
-  row_queries(Index tokens, const row_counts& counts) : tokens_(tokens), counts_(counts) {}
-  row_queries(Index tokens, std::span<const std::int64_t> offsets) : tokens_(tokens), offsets_(offsets) {}
+  /// \param rows  how many rows ask: the first ones
+  row_queries(Index rows, Index tokens, const row_counts& counts)
+      : rows_(rows), tokens_(tokens), counts_(counts) {}
+  row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
+      : rows_(rows), tokens_(tokens), offsets_(offsets) {}
+  Index asking() const { return rows_; }
   /// Tokens of row b; the first of them in its row of the call.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
@@ -14601,7 +14623,7 @@ class row_queries {
   Index offset_count() const { return static_cast<Index>(offsets_.size()); }
  private:
   std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
-  Index tokens_;
+  Index rows_, tokens_;
   row_counts counts_;
   std::span<const std::int64_t> offsets_;
 };
@@ -14610,7 +14632,7 @@ template <class T>
 class newest_in_pages : public row_queries {
  public:
   newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
-      : row_queries(tokens, offsets), pages_(pages) {}
+      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
   ///          and no more of any than it has
   void check_counts(const char* function, Index batch) const {
@@ -14699,7 +14721,7 @@ template <class Layout, class T, class Rows, class S>
 void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
                          const placed_table<S>& placed, std::int64_t* angles) {
   const auto for_each_query = [&](const auto& visit) {
-    for (Index b = 0; b < rows.batch(); ++b)
+    for (Index b = 0; b < queries.asking(); ++b)
       for (Index i = 0; i < queries.count(b); ++i)
         angles[queries.place(b, i)] =
             visit(b, i, rows.coordinates_of(b, rows.seen(b) - queries.count(b) + i));
@@ -14769,7 +14791,7 @@ class attended_call {
   ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
  public:
-  /// \param queries  which tokens of q are those of which row
+  /// \param queries  which tokens of q are those of which row; the last rows may have none
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads)
@@ -14781,13 +14803,13 @@ class attended_call {
         queries_(queries),
         threads_(threads) {
     check_call();
-    for (Index b = 0; b < rows_.batch(); ++b) check_row(b);
+    for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
     find_positions();
     check_rotation_of_call();
   }
   /// Rows that are alike are one call of a kernel.
   void run() const {
-    for (Index b = 0, number; b < rows_.batch(); b += number) {
+    for (Index b = 0, number; b < queries_.asking(); b += number) {
       number = 1;
       clear_padding(b);
       if (queries_.count(b) == 0) continue;
@@ -14816,7 +14838,7 @@ class attended_call {
     if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
-    for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
     check_numbers("attention", options_);
     check_lists("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
@@ -14832,7 +14854,7 @@ class attended_call {
                     "attention<Layout>(q, cache, out, table), or rotate q yourself and set "
                     "queries_are_rotated, got false");
     if (!rotates || raw() || rows_.rotates_keys()) return;
-    for (Index b = 0; b < rows_.batch(); ++b)
+    for (Index b = 0; b < queries_.asking(); ++b)
       if (rows_.seen(b) > 0)
         throw_invalid(
             "attention", "the keys of the ", rows_.seen(b), " tokens in row ", b,
@@ -14865,7 +14887,7 @@ class attended_call {
   }
   template <class Visit>
   void for_each_query(const Visit& visit) const {
-    for (Index b = 0; b < rows_.batch(); ++b)
+    for (Index b = 0; b < queries_.asking(); ++b)
       for (Index i = 0, count = queries_.count(b); i < count; ++i) visit(b, i, rows_.seen(b) - count + i);
   }
   void check_rotation_of_call() {
@@ -14893,7 +14915,7 @@ class attended_call {
           read.include(positions_[queries_.place(b, i)]);
         });
         if (raw())
-          for (Index b = 0; b < rows_.batch(); ++b)
+          for (Index b = 0; b < queries_.asking(); ++b)
             if (const position_range held = held_positions(rows_, b);
                 queries_.count(b) > 0 && !held.empty()) {
               read.include(held.smallest);
@@ -14924,7 +14946,7 @@ class attended_call {
   /// Whether a call of a kernel for rows [first, next) can take row `next` as well. Rows with other numbers
   /// of queries cannot be joined: which kernel reads them, and so their bits, depends on the number.
   bool are_alike(Index first, Index next) const {
-    return next < rows_.batch() && queries_.count(next) == queries_.count(first) &&
+    return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
            (options_.log_sum_exp.empty() || queries_.padding(first) == 0) &&
            keys(first).is_followed_by(keys(next), next - first) &&
@@ -16334,6 +16356,8 @@ class growing_cache {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// What is remembered of these counts.
+  const detail::newest_tokens& newest() const { return rows().newest(); }
   /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
@@ -16928,14 +16952,18 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// What is remembered of these counts.
+  const detail::newest_tokens& newest() const { return rows().newest(); }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
     rows().check_position("ring_cache::slot", position);
     return rows().slot(position);
   }
-  /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
-  /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
-  /// {.window, .sinks})`, and is then appended at once.
+  /// Copies new tokens. Once all slots are used, they overwrite the oldest tokens that are not sinks. Tokens
+  /// that the same call would overwrite are not copied. A prompt longer than `chunk` takes two calls:
+  ///
+  ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
+  ///     cache.append<Layout>(k, v, table);
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
   /// \param v        [batch, tokens, kv_heads, value_dim]
@@ -17039,9 +17067,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
-      detail::throw_invalid(function, "keys that the query at ", oldest, ", one of ", queries,
-                            ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
-                            " queries at a time");
+      detail::throw_invalid(function, "the query at ", oldest,
+                            " needs keys that were overwritten; attend with at most chunk = ", policy().chunk,
+                            " queries per call, got ", queries,
+                            ", or before its tokens are appended: attention(q, k, v, out, table, {.window = ",
+                            policy().window, ", .sinks = ", policy().sinks, "}), then append(k, v, table)");
   }
  private:
   friend class cache_shape<ring_cache<T>>;
@@ -17630,10 +17660,14 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
 row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
-  check_equal("attention", "q and the cache", "batch", q.batch, rows.batch());
-  const row_counts given = counts.empty() ? row_counts(rows.query_counts(q.tokens)) : counts;
+  check_rule("attention", q.batch <= rows.batch(), "q must have at most as many rows as the cache", q.batch,
+             rows.batch());
+  const std::span<const Index> remembered =
+      counts.empty() ? std::span<const Index>(rows.query_counts(q.tokens)) : std::span<const Index>();
+  const row_counts given =
+      remembered.empty() ? counts : row_counts(remembered.first(static_cast<std::size_t>(q.batch)));
   check_counts("attention", given, q.batch, q.tokens);
-  return {q.tokens, given};
+  return {q.batch, q.tokens, given};
 }
 }  // namespace detail
 /// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
@@ -17666,7 +17700,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
-/// \param q       [batch, tokens, q.heads, head_dim]
+/// \param q       [rows, tokens, q.heads, head_dim]: the queries of the first rows of the cache, or of all
 /// \param cache   kv_cache, ring_cache, latent_cache or another of attended_rows.hpp, of the type of q or,
 ///                for float q, of a 16-bit type, whose keys and values are widened while they are read. For a
 ///                latent_cache head_dim is latent_dim + rotary_dim, value_dim latent_dim, and the scale must
@@ -17677,7 +17711,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}
-/// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
+/// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: those of the last append, less what a row has lost of it
 ///                since. Where rows took and lost the same in several appends, there may also be fewer or
 ///                more queries than that append had tokens
@@ -18611,13 +18645,14 @@ std::string next_place(const Cache& cache, Index b) {
   return std::to_string(cache.next_positions()[static_cast<std::size_t>(b)]);
 }
 }  // namespace detail
-/// One line per row: how many tokens it holds, where the first and the last of them are, where text goes on,
-/// and what is stored.
+/// One line per row, the last one without an end: how many tokens it holds, where the first and the last of
+/// them are, where text goes on, what is stored, and how many queries it has in a call of attention without
+/// counts, if the rows differ in that.
 ///
-///     std::fputs(describe(cache).c_str(), stdout);
+///     std::puts(describe(cache).c_str());
 ///
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
-///     row 1: no tokens of 64, text goes on at 0; rotated keys
+///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
 /// A ring holds the sinks and the newest of the tokens that it has seen: `20 of 4000 seen tokens`. The first
 /// token is the oldest that is held. positions(b) of a cache, or coordinates(b), say it of every token.
@@ -18630,7 +18665,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
   std::string text;
   for (Index b = 0; b < cache.batch(); ++b) {
     const auto order = cache.order(b);
-    text += "row " + std::to_string(b) + ": ";
+    text += std::string(b == 0 ? "" : "\n") + "row " + std::to_string(b) + ": ";
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
@@ -18649,7 +18684,8 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     }
     text += ", text goes on at " + detail::next_place(cache, b) +
             (cache.storage() == key_storage::raw ? "; raw keys" : "; rotated keys") +
-            (detail::is_quantized<typename Cache::value_type> ? " of 8 bits\n" : "\n");
+            (detail::is_quantized<typename Cache::value_type> ? " of 8 bits" : "");
+    if (const std::string counts = cache.newest().described(b); !counts.empty()) text += "; " + counts;
   }
   return text;
 }

@@ -190,8 +190,10 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
   const attention_options none;
   const auto counts = [](Index a, Index b) { return std::vector<Index>{a, b}; };
 
-  refused(invalid, "attention: q and the cache must have the same batch, got 1 and 2",
-          [&] { attention<half_split>(x.q(1, 1), rotated, x.out(1, 1), table); });
+  refused(invalid, "attention: q must have at most as many rows as the cache, got 3 and 2",
+          [&] { attention<half_split>(x.q(3, 1), rotated, x.out(3, 1), table); });
+  refused(invalid, "attention: counts must be [batch] = 1, got 2",
+          [&] { attention<half_split>(x.q(1, 1), rotated, x.out(1, 1), table, none, counts(1, 1)); });
   refused(invalid, "attention: q and out must have the same tokens, got 1 and 2",
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 2), table); });
   refused(invalid, "attention: q.heads must be a multiple of k.heads, got 3 and 2",
@@ -243,14 +245,17 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
   // Rings.
   ring_cache<float> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 8, 5);
   ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);
-  refused(invalid,
-          "attention: keys that the query at 4, one of 3, sees were overwritten, the cache takes at most "
-          "chunk = 2 queries at a time",
-          [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
-  refused(invalid,
-          "attention: keys that the query at 1, one of 7, sees were overwritten, the cache takes at most "
-          "chunk = 2 queries at a time",
-          [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
+  refused(
+      invalid,
+      "attention: the query at 4 needs keys that were overwritten; attend with at most chunk = 2 queries per "
+      "call, got 3, or before its tokens are appended: attention(q, k, v, out, table, {.window = 3, .sinks = "
+      "1}), then append(k, v, table)",
+      [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
+  refused(
+      invalid,
+      "attention: the query at 1 needs keys that were overwritten; attend with at most chunk = 2 queries per "
+      "call, got 7",
+      [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
   refused(invalid,
           "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
           "with window = 3 and sinks = 1, got causal = false",
@@ -559,5 +564,43 @@ TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the 
     for (std::size_t i = 0; i < sums.size(); ++i)
       CHECK(std::abs(sums[i] - expected[i]) <= 20 * 0x1p-24 * largest);
     std::fill(sums.begin(), sums.end(), -77);
+  }
+}
+
+TEST_CASE("queries of the first rows of a cache get what they get beside those of all rows", "[cache]") {
+  constexpr Index rows = 3, tokens = 4;
+  const frequency_table<> table(plain, 40);
+  const std::vector<float> k = testing::random_channels<float>(rows * tokens * 2 * 8, 41),
+                           q = testing::random_channels<float>(rows * tokens * 4 * 8, 42);
+  const auto keys = bshd(k.data(), rows, tokens, 2, 8), queries = bshd(q.data(), rows, tokens, 4, 8);
+  const auto check = [&](auto cache, const std::vector<Index>& counts, const auto& append) {
+    append(cache, counts);
+    std::vector<float> all(q.size(), -77);
+    attention<half_split>(queries, cache, bshd(all.data(), rows, tokens, 4, 8), table);
+    for (Index first = 0; first <= rows; ++first) {
+      CAPTURE(first);
+      std::vector<float> part(q.size(), -77), expected = part;
+      std::copy_n(all.begin(), first * tokens * 4 * 8, expected.begin());
+      std::vector<double> sums(static_cast<std::size_t>(first * tokens * 4), -1);
+      const auto out = bshd(part.data(), rows, tokens, 4, 8).batch_range(0, first);
+      attention<half_split>(queries.batch_range(0, first), cache, out, table, {.log_sum_exp = sums});
+      CHECK(part == expected);
+      CHECK(std::count(sums.begin(), sums.end(), -1.0) == 0);
+    }
+  };
+  const auto rotated = [&](auto& to, const std::vector<Index>& counts) {
+    to.template append<half_split>(keys, keys, table, counts);
+  };
+  const auto raw = [&](auto& to, const std::vector<Index>& counts) { to.append(keys, keys, counts); };
+  for (const auto& counts :
+       {std::vector<Index>{}, std::vector<Index>{4, 2, 0}, std::vector<Index>{0, 1, 4}}) {
+    check(kv_cache<float>(rows, 9, 2, 8), counts, rotated);
+    check(kv_cache<float>(rows, 9, 2, 8, 0, key_storage::raw), counts, raw);
+    check(kv_cache<std::int8_t>(rows, 9, 2, 8), counts, rotated);
+    check(kv_cache<float>(rows, 9, 2, 8, token_axes{1}), counts, rotated);
+    check(ring_cache<float>(rows, {.sinks = 1, .window = 3, .chunk = 4}, 2, 8), counts, rotated);
+    check(ring_cache<float>(rows, {.sinks = 1, .window = 3, .chunk = 4, .positions = ring_positions::cache},
+                            2, 8, 0, key_storage::raw),
+          counts, raw);
   }
 }

@@ -22,14 +22,22 @@ TEST_CASE("a cache says what each row holds, in one line", "[cache]") {
   const int counts[] = {3, 0};
   cache.append(tokens(2, 3), tokens(2, 3), counts);
   CHECK(describe(cache) ==
-        "row 0: 3 of 9 tokens, from 0 to 2, text goes on at 3; rotated keys\n"
-        "row 1: no tokens of 9, text goes on at 0; rotated keys\n");
+        "row 0: 3 of 9 tokens, from 0 to 2, text goes on at 3; rotated keys; 3 of 3 queries without counts\n"
+        "row 1: no tokens of 9, text goes on at 0; rotated keys; 0 of 3 queries without counts");
+  cache.append(tokens(2, 2), tokens(2, 2));
+  CHECK(describe(cache) ==
+        "row 0: 5 of 9 tokens, from 0 to 4, text goes on at 5; rotated keys; up to 2 queries without counts\n"
+        "row 1: 2 of 9 tokens, from 0 to 1, text goes on at 2; rotated keys; up to 2 queries without counts");
+  cache.remove(3, 1, batch_row{0});
+  CHECK(describe(cache) ==
+        "row 0: 4 of 9 tokens, from 0 to 4, text goes on at 5; rotated keys; queries need counts\n"
+        "row 1: 2 of 9 tokens, from 0 to 1, text goes on at 2; rotated keys; queries need counts");
   kv_cache<float> raw(1, 9, 1, 4, 0, key_storage::raw);
   raw.append_at(tokens(1, 2), tokens(1, 2), std::vector<std::int64_t>{7, -3});
-  CHECK(describe(raw) == "row 0: 2 of 9 tokens, from 7 to -3, text goes on at 8; raw keys\n");
+  CHECK(describe(raw) == "row 0: 2 of 9 tokens, from 7 to -3, text goes on at 8; raw keys");
   latent_cache<float> latents(1, 9, 4, 4);
   latents.append(tokens(1, 2), tokens(1, 2));
-  CHECK(describe(latents) == "row 0: 2 of 9 tokens, from 0 to 1, text goes on at 2; rotated keys\n");
+  CHECK(describe(latents) == "row 0: 2 of 9 tokens, from 0 to 1, text goes on at 2; rotated keys");
   CHECK(describe(kv_cache<float>(0, 9, 1, 4)).empty());
 }
 
@@ -38,28 +46,27 @@ TEST_CASE("a cache of coordinates says where its tokens are on all axes", "[cach
   const auto prompt = qwen_vl_positions({text_run{2}, vision_run{1, 2, 3}});
   cache.append_at(tokens(1, 8), tokens(1, 8), token_coordinates(prompt.coordinates));
   CHECK(describe(cache) ==
-        "row 0: 8 of 20 tokens, from (0, 0, 0) to (2, 3, 4), text goes on at 5; rotated keys\n");
+        "row 0: 8 of 20 tokens, from (0, 0, 0) to (2, 3, 4), text goes on at 5; rotated keys");
   cache.append_at(tokens(1, 1), tokens(1, 1), token_coordinates(Eigen::Array<double, 1, 3>(6.5, 0.1, -1)));
   CHECK(describe(cache) ==
-        "row 0: 9 of 20 tokens, from (0, 0, 0) to (6.5, 0.1, -1), text goes on at 7.5; rotated keys\n");
+        "row 0: 9 of 20 tokens, from (0, 0, 0) to (6.5, 0.1, -1), text goes on at 7.5; rotated keys");
   kv_cache<float> on_one(1, 9, 1, 4, token_axes{1});
   on_one.append_at(tokens(1, 2), tokens(1, 2), token_coordinates(Eigen::Array<double, 2, 1>(0.25, 6.5)));
-  CHECK(describe(on_one) ==
-        "row 0: 2 of 9 tokens, from (0.25) to (6.5), text goes on at 7.5; rotated keys\n");
+  CHECK(describe(on_one) == "row 0: 2 of 9 tokens, from (0.25) to (6.5), text goes on at 7.5; rotated keys");
 }
 
 TEST_CASE("a ring says what it holds of what it has seen", "[cache]") {
   ring_cache<float> ring(1, {.sinks = 0, .window = 4, .chunk = 2}, 1, 4),
       sinks(1, {.sinks = 1, .window = 4}, 1, 4);
-  CHECK(describe(ring) == "row 0: no tokens of 5, text goes on at 0; rotated keys\n");
+  CHECK(describe(ring) == "row 0: no tokens of 5, text goes on at 0; rotated keys");
   ring.append(tokens(1, 13), tokens(1, 13));
-  CHECK(describe(ring) == "row 0: 5 of 13 seen tokens, from 8 to 12, text goes on at 13; rotated keys\n");
+  CHECK(describe(ring) == "row 0: 5 of 13 seen tokens, from 8 to 12, text goes on at 13; rotated keys");
   ring.truncate(12);
-  CHECK(describe(ring) == "row 0: 4 of 12 seen tokens, from 8 to 11, text goes on at 12; rotated keys\n");
+  CHECK(describe(ring) == "row 0: 4 of 12 seen tokens, from 8 to 11, text goes on at 12; rotated keys");
   sinks.append(tokens(1, 13), tokens(1, 13));
-  CHECK(describe(sinks) == "row 0: 5 of 13 seen tokens, from 0 to 12, text goes on at 13; rotated keys\n");
+  CHECK(describe(sinks) == "row 0: 5 of 13 seen tokens, from 0 to 12, text goes on at 13; rotated keys");
   ring_cache<float> on_axes(1, {.window = 2, .chunk = 1}, 1, 4, token_axes{2});
   on_axes.append(tokens(1, 3), tokens(1, 3));
   CHECK(describe(on_axes) ==
-        "row 0: 2 of 3 seen tokens, from (1, 1) to (2, 2), text goes on at 3; rotated keys\n");
+        "row 0: 2 of 3 seen tokens, from (1, 1) to (2, 2), text goes on at 3; rotated keys");
 }

@@ -250,6 +250,23 @@ TEMPLATE_TEST_CASE("a row is cos then sin, and the unchecked view reads the same
   }
 }
 
+TEMPLATE_TEST_CASE("cos and sin of all positions are the rows, by their numbers", "[tables][table]", float,
+                   double) {
+  const Eigen::ArrayXd at = Eigen::ArrayXd::LinSpaced(4, -0.5, 2.25);
+  for (const auto& table : {frequency_table<TestType>(frequencies(12, 1e4), -2, 3),
+                            frequency_table<TestType>(frequencies(2, 1e4), 7),
+                            frequency_table<TestType>(frequencies(12, 1e4), at),
+                            frequency_table<TestType>(frequencies(12, 1e4), 0)}) {
+    CHECK(table.cos().rows() == table.rows());
+    CHECK(table.sin().cols() == table.pairs());
+    for (Index r = 0; r < table.rows(); ++r)
+      for (Index i = 0; i < table.pairs(); ++i) {
+        CHECK(table.cos()(r, i) == table.cos(table.first() + r)(i));
+        CHECK(table.sin()(r, i) == table.sin(table.first() + r)(i));
+      }
+  }
+}
+
 TEST_CASE("a copy of a table is independent of the table", "[tables][table]") {
   const frequencies schedule(16);
   std::vector<frequency_table<float>> tables{frequency_table<float>(schedule, 4)};

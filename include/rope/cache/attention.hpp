@@ -30,10 +30,14 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
 row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
-  check_equal("attention", "q and the cache", "batch", q.batch, rows.batch());
-  const row_counts given = counts.empty() ? row_counts(rows.query_counts(q.tokens)) : counts;
+  check_rule("attention", q.batch <= rows.batch(), "q must have at most as many rows as the cache", q.batch,
+             rows.batch());
+  const std::span<const Index> remembered =
+      counts.empty() ? std::span<const Index>(rows.query_counts(q.tokens)) : std::span<const Index>();
+  const row_counts given =
+      remembered.empty() ? counts : row_counts(remembered.first(static_cast<std::size_t>(q.batch)));
   check_counts("attention", given, q.batch, q.tokens);
-  return {q.tokens, given};
+  return {q.batch, q.tokens, given};
 }
 
 }  // namespace detail
@@ -68,7 +72,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
-/// \param q       [batch, tokens, q.heads, head_dim]
+/// \param q       [rows, tokens, q.heads, head_dim]: the queries of the first rows of the cache, or of all
 /// \param cache   kv_cache, ring_cache, latent_cache or another of attended_rows.hpp, of the type of q or,
 ///                for float q, of a 16-bit type, whose keys and values are widened while they are read. For a
 ///                latent_cache head_dim is latent_dim + rotary_dim, value_dim latent_dim, and the scale must
@@ -79,7 +83,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}
-/// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
+/// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: those of the last append, less what a row has lost of it
 ///                since. Where rows took and lost the same in several appends, there may also be fewer or
 ///                more queries than that append had tokens

@@ -42,13 +42,14 @@ std::string next_place(const Cache& cache, Index b) {
 
 }  // namespace detail
 
-/// One line per row: how many tokens it holds, where the first and the last of them are, where text goes on,
-/// and what is stored.
+/// One line per row, the last one without an end: how many tokens it holds, where the first and the last of
+/// them are, where text goes on, what is stored, and how many queries it has in a call of attention without
+/// counts, if the rows differ in that.
 ///
-///     std::fputs(describe(cache).c_str(), stdout);
+///     std::puts(describe(cache).c_str());
 ///
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
-///     row 1: no tokens of 64, text goes on at 0; rotated keys
+///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
 /// A ring holds the sinks and the newest of the tokens that it has seen: `20 of 4000 seen tokens`. The first
 /// token is the oldest that is held. positions(b) of a cache, or coordinates(b), say it of every token.
@@ -61,7 +62,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
   std::string text;
   for (Index b = 0; b < cache.batch(); ++b) {
     const auto order = cache.order(b);
-    text += "row " + std::to_string(b) + ": ";
+    text += std::string(b == 0 ? "" : "\n") + "row " + std::to_string(b) + ": ";
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
@@ -80,7 +81,8 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     }
     text += ", text goes on at " + detail::next_place(cache, b) +
             (cache.storage() == key_storage::raw ? "; raw keys" : "; rotated keys") +
-            (detail::is_quantized<typename Cache::value_type> ? " of 8 bits\n" : "\n");
+            (detail::is_quantized<typename Cache::value_type> ? " of 8 bits" : "");
+    if (const std::string counts = cache.newest().described(b); !counts.empty()) text += "; " + counts;
   }
   return text;
 }

@@ -101,6 +101,8 @@ class growing_cache {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// What is remembered of these counts.
+  const detail::newest_tokens& newest() const { return rows().newest(); }
   /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 

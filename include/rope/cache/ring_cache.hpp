@@ -124,15 +124,19 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
+  /// What is remembered of these counts.
+  const detail::newest_tokens& newest() const { return rows().newest(); }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
     rows().check_position("ring_cache::slot", position);
     return rows().slot(position);
   }
 
-  /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
-  /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
-  /// {.window, .sinks})`, and is then appended at once.
+  /// Copies new tokens. Once all slots are used, they overwrite the oldest tokens that are not sinks. Tokens
+  /// that the same call would overwrite are not copied. A prompt longer than `chunk` takes two calls:
+  ///
+  ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
+  ///     cache.append<Layout>(k, v, table);
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
   /// \param v        [batch, tokens, kv_heads, value_dim]
@@ -244,9 +248,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
-      detail::throw_invalid(function, "keys that the query at ", oldest, ", one of ", queries,
-                            ", sees were overwritten, the cache takes at most chunk = ", policy().chunk,
-                            " queries at a time");
+      detail::throw_invalid(function, "the query at ", oldest,
+                            " needs keys that were overwritten; attend with at most chunk = ", policy().chunk,
+                            " queries per call, got ", queries,
+                            ", or before its tokens are appended: attention(q, k, v, out, table, {.window = ",
+                            policy().window, ", .sinks = ", policy().sinks, "}), then append(k, v, table)");
   }
 
  private:

@@ -63,6 +63,9 @@ class frequency_table {
   using scalar = S;
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+  /// cos or sin of all positions, [rows, pairs].
+  using entry_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>,
+                               Eigen::Unaligned, Eigen::OuterStride<>>;
   /// Doubles [pairs, axes] or [rows, axes].
   using double_map = number_array<double>::const_map_type;
 
@@ -183,6 +186,14 @@ class frequency_table {
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map sin(std::int64_t position) const { return {view().cos(checked(position)) + pairs(), pairs()}; }
+
+  /// m cos of every angle of the table, [rows, pairs]: row r is that of position first() + r.
+  entry_map cos() const { return {entries_.data(), rows(), pairs(), Eigen::OuterStride<>(2 * pairs())}; }
+  /// m sin of every angle of the table, [rows, pairs].
+  entry_map sin() const {
+    return {entries_.data() + (rows() == 0 ? 0 : pairs()), rows(), pairs(),
+            Eigen::OuterStride<>(2 * pairs())};
+  }
 
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   ///

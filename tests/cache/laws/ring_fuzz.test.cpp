@@ -99,7 +99,7 @@ void check_ring(std::uint64_t seed) {
     CAPTURE(now.counts, cache.next_positions()[0]);
     const auto call = [&] { attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts); };
     if (!answered) {
-      CHECK(testing::throws_saying<std::invalid_argument>(call, "queries at a time"));
+      CHECK(testing::throws_saying<std::invalid_argument>(call, "queries per call"));
       return;
     }
     call();
@@ -165,10 +165,10 @@ TEST_CASE("queries that begin among the sinks do not see the keys that wrote ove
   cache.append(tokens(ones, 2, 7), tokens(values, 2, 7));
   std::fill(out.begin(), out.end(), -77.0f);
   // Token 8 is where token 4 was, which its own query, and those of 5 to 7, would see.
-  CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { attend(7); },
-      "rope::attention: keys that the query at 4, one of 7, sees were overwritten, the "
-      "cache takes at most chunk = 1 queries at a time"));
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { attend(7); },
+                                                      "rope::attention: the query at 4 needs keys that were "
+                                                      "overwritten; attend with at most chunk = 1 queries "
+                                                      "per call, got 7"));
   CHECK(out == std::vector<float>(out.size(), -77.0f));
   CHECK_FALSE(cache.holds_window(0, 4));
   CHECK_FALSE(cache.holds_window(0, 7));

@@ -141,7 +141,7 @@ TEST_CASE("the comments of token_axes and token_coordinates show their use", "[c
 
 TEST_CASE("the comment of describe shows its use", "[cache]") {
   const kv_cache<float> cache(2, 64, kv_heads, head_dim);
-  std::fputs(describe(cache).c_str(), stdout);
+  std::puts(describe(cache).c_str());
   CHECK(describe(cache).size() > 100);
 }
 
@@ -161,6 +161,16 @@ TEST_CASE("the comment of ring_policy shows its use", "[cache]") {
   ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
   cache.append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
+  CHECK(*out.at(0, 1, 0) == 1);
+}
+
+TEST_CASE("the comment of ring_cache::append shows a prompt longer than a chunk", "[cache]") {
+  step s;
+  const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
+  const auto& table = s.table;
+  ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
+  attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
+  cache.append<Layout>(k, v, table);
   CHECK(*out.at(0, 1, 0) == 1);
 }
 

@@ -73,7 +73,7 @@ class attended_call {
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
-  /// \param queries  which tokens of q are those of which row
+  /// \param queries  which tokens of q are those of which row; the last rows may have none
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads)
@@ -85,14 +85,14 @@ class attended_call {
         queries_(queries),
         threads_(threads) {
     check_call();
-    for (Index b = 0; b < rows_.batch(); ++b) check_row(b);
+    for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
     find_positions();
     check_rotation_of_call();
   }
 
   /// Rows that are alike are one call of a kernel.
   void run() const {
-    for (Index b = 0, number; b < rows_.batch(); b += number) {
+    for (Index b = 0, number; b < queries_.asking(); b += number) {
       number = 1;
       clear_padding(b);
       if (queries_.count(b) == 0) continue;
@@ -123,7 +123,7 @@ class attended_call {
     if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
     Index longest = 0;
-    for (Index b = 0; b < rows_.batch(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
     check_numbers("attention", options_);
     check_lists("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
@@ -139,7 +139,7 @@ class attended_call {
                     "attention<Layout>(q, cache, out, table), or rotate q yourself and set "
                     "queries_are_rotated, got false");
     if (!rotates || raw() || rows_.rotates_keys()) return;
-    for (Index b = 0; b < rows_.batch(); ++b)
+    for (Index b = 0; b < queries_.asking(); ++b)
       if (rows_.seen(b) > 0)
         throw_invalid(
             "attention", "the keys of the ", rows_.seen(b), " tokens in row ", b,
@@ -173,7 +173,7 @@ class attended_call {
   }
   template <class Visit>
   void for_each_query(const Visit& visit) const {
-    for (Index b = 0; b < rows_.batch(); ++b)
+    for (Index b = 0; b < queries_.asking(); ++b)
       for (Index i = 0, count = queries_.count(b); i < count; ++i) visit(b, i, rows_.seen(b) - count + i);
   }
 
@@ -202,7 +202,7 @@ class attended_call {
           read.include(positions_[queries_.place(b, i)]);
         });
         if (raw())
-          for (Index b = 0; b < rows_.batch(); ++b)
+          for (Index b = 0; b < queries_.asking(); ++b)
             if (const position_range held = held_positions(rows_, b);
                 queries_.count(b) > 0 && !held.empty()) {
               read.include(held.smallest);
@@ -236,7 +236,7 @@ class attended_call {
   /// Whether a call of a kernel for rows [first, next) can take row `next` as well. Rows with other numbers
   /// of queries cannot be joined: which kernel reads them, and so their bits, depends on the number.
   bool are_alike(Index first, Index next) const {
-    return next < rows_.batch() && queries_.count(next) == queries_.count(first) &&
+    return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
            (options_.log_sum_exp.empty() || queries_.padding(first) == 0) &&
            keys(first).is_followed_by(keys(next), next - first) &&

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <string>
 #include <utility>  // std::swap
 #include <vector>
 
@@ -109,6 +110,15 @@ class newest_tokens {
                   "the rows differ in the tokens that they took or lost; give counts, how many queries each "
                   "row has, or q.tokens of ",
                   even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
+  }
+
+  /// The queries of row b in a call without counts, for a description; empty if any number of them will do.
+  std::string described(Index b) const {
+    if (even_ == all) return {};
+    if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
+    if (width_ == unknown) return "queries need counts";
+    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
+           " queries without counts";
   }
 
  private:

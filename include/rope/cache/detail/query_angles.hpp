@@ -73,7 +73,7 @@ template <class Layout, class T, class Rows, class S>
 void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
                          const placed_table<S>& placed, std::int64_t* angles) {
   const auto for_each_query = [&](const auto& visit) {
-    for (Index b = 0; b < rows.batch(); ++b)
+    for (Index b = 0; b < queries.asking(); ++b)
       for (Index i = 0; i < queries.count(b); ++i)
         angles[queries.place(b, i)] =
             visit(b, i, rows.coordinates_of(b, rows.seen(b) - queries.count(b) + i));

@@ -23,9 +23,13 @@ namespace detail {
 /// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
 class row_queries {
  public:
-  row_queries(Index tokens, const row_counts& counts) : tokens_(tokens), counts_(counts) {}
-  row_queries(Index tokens, std::span<const std::int64_t> offsets) : tokens_(tokens), offsets_(offsets) {}
+  /// \param rows  how many rows ask: the first ones
+  row_queries(Index rows, Index tokens, const row_counts& counts)
+      : rows_(rows), tokens_(tokens), counts_(counts) {}
+  row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
+      : rows_(rows), tokens_(tokens), offsets_(offsets) {}
 
+  Index asking() const { return rows_; }
   /// Tokens of row b; the first of them in its row of the call.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
@@ -55,7 +59,7 @@ class row_queries {
  private:
   std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
 
-  Index tokens_;
+  Index rows_, tokens_;
   row_counts counts_;
   std::span<const std::int64_t> offsets_;
 };
@@ -65,7 +69,7 @@ template <class T>
 class newest_in_pages : public row_queries {
  public:
   newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
-      : row_queries(tokens, offsets), pages_(pages) {}
+      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
 
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
   ///          and no more of any than it has
