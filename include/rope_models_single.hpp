@@ -154,6 +154,12 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
+// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+#if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
+#define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define ROPE_DETAIL_LIFETIMEBOUND
+#endif
 namespace rope {
 inline namespace ROPE_ABI {
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
@@ -2413,6 +2419,13 @@ template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
 }
+/// Whether the numbers of an X end with it: a container, or an object of Eigen that is no map, block or
+/// expression. A temporary X is warned of where its address is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -2676,6 +2689,33 @@ concept dense_in_any_order = requires(const X& x) {
   x.rowStride();
   requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
 };
+/// An object whose entries score_matrix finds.
+template <class X>
+concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// The entries of such an object by its indices.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
+  if constexpr (dense_in_any_order<X>) {
+    view.queries = x.rows();
+    view.keys = x.cols();
+    view.query_stride = x.rowStride();
+    view.key_stride = x.colStride();
+  } else {
+    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+    constexpr int rank = int(X::NumIndices);
+    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (int i = 0; i < rank; ++i) {  // from the fastest index on
+      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
+      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+      *strides[axis] = stride;
+      stride *= *extents[axis];
+    }
+  }
+  return view;
+}
 }  // namespace detail
 /// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
 /// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
@@ -2687,42 +2727,26 @@ concept dense_in_any_order = requires(const X& x) {
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 auto score_matrix(const X& x) {
-  constexpr bool is_dense = detail::dense_in_any_order<X>, is_matrix = detail::tensor<const X, 2>,
-                 is_tensor = detail::tensor<const X, 4>;
-  static_assert(is_dense || is_matrix || is_tensor,
+  static_assert(detail::scores_in_memory<X>,
                 "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
                 "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
                 "an expression first");
-  if constexpr (is_dense || is_matrix || is_tensor) {
+  if constexpr (detail::scores_in_memory<X>) {
     using entry = std::remove_cvref_t<decltype(*x.data())>;
     static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
-    score_view<entry> view = {.data = x.data()};
-    if constexpr (is_dense) {
-      view.queries = x.rows();
-      view.keys = x.cols();
-      view.query_stride = x.rowStride();
-      view.key_stride = x.colStride();
-    } else {
-      Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-      Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-      constexpr int rank = int(X::NumIndices);
-      const auto sizes = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = 0; i < rank; ++i) {  // from the fastest index on
-        const int axis = detail::is_row_major_tensor<X> ? i : rank - 1 - i;
-        *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-        *strides[axis] = stride;
-        stride *= *extents[axis];
-      }
-    }
+    const auto view = detail::scores_by_index(x);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
                             detail::shape_text({view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
   }
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
 }
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -2754,6 +2778,10 @@ struct row_starts {
   /// The starts of the rows, which are not copied.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(detail::vector_of("row_starts", list)) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -2772,6 +2800,10 @@ struct segments {
   /// Segments at positions 0, 1, ...; the list is not copied.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)) {}
   /// Segments that go on at their starts; the lists are not copied.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
@@ -3831,6 +3863,10 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
                               " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
     return detail::view_of_tensor<#function>(#function, x);                                                 \
   }                                                                                                         \
+  template <detail::owns_memory X>                                                                          \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
+    return function(x);                                                                                     \
+  }                                                                                                         \
   static_assert(true)
 // [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
 // row-major ones with channels last, column-major ones with channels first.
@@ -3879,6 +3915,9 @@ auto thd(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 /// The same of [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
@@ -3891,6 +3930,9 @@ auto bshd(Matrix&& m, Index batch, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
 /// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
 /// Block of one, a column vector (one token), or the transpose of a row-major one.
@@ -3909,6 +3951,9 @@ auto dht(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_VIEW_HPP
@@ -3942,7 +3987,7 @@ class placed_table {
   ///
   /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
   ///          rotated channels lie within head_dim
-  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+  placed_table(const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
       detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
@@ -4917,7 +4962,9 @@ class frequency_table {
   /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
-  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+  placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
+    return {*this, first_channel};
+  }
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range

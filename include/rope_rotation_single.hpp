@@ -156,6 +156,12 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
+// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+#if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
+#define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define ROPE_DETAIL_LIFETIMEBOUND
+#endif
 namespace rope {
 inline namespace ROPE_ABI {
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
@@ -1942,6 +1948,13 @@ template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
 }
+/// Whether the numbers of an X end with it: a container, or an object of Eigen that is no map, block or
+/// expression. A temporary X is warned of where its address is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -2171,6 +2184,10 @@ struct row_starts {
   /// The starts of the rows, which are not copied.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(detail::vector_of("row_starts", list)) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -2189,6 +2206,10 @@ struct segments {
   /// Segments at positions 0, 1, ...; the list is not copied.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)) {}
   /// Segments that go on at their starts; the lists are not copied.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
@@ -2818,6 +2839,10 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
                               " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
     return detail::view_of_tensor<#function>(#function, x);                                                 \
   }                                                                                                         \
+  template <detail::owns_memory X>                                                                          \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
+    return function(x);                                                                                     \
+  }                                                                                                         \
   static_assert(true)
 // [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
 // row-major ones with channels last, column-major ones with channels first.
@@ -2866,6 +2891,9 @@ auto thd(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 /// The same of [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
@@ -2878,6 +2906,9 @@ auto bshd(Matrix&& m, Index batch, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
 /// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
 /// Block of one, a column vector (one token), or the transpose of a row-major one.
@@ -2896,6 +2927,9 @@ auto dht(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_VIEW_HPP
@@ -2929,7 +2963,7 @@ class placed_table {
   ///
   /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
   ///          rotated channels lie within head_dim
-  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+  placed_table(const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
       detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
@@ -3904,7 +3938,9 @@ class frequency_table {
   /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
-  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+  placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
+    return {*this, first_channel};
+  }
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range

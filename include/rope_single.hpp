@@ -155,6 +155,12 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
+// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+#if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
+#define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define ROPE_DETAIL_LIFETIMEBOUND
+#endif
 namespace rope {
 inline namespace ROPE_ABI {
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
@@ -1431,6 +1437,13 @@ template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
 }
+/// Whether the numbers of an X end with it: a container, or an object of Eigen that is no map, block or
+/// expression. A temporary X is warned of where its address is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -1694,6 +1707,33 @@ concept dense_in_any_order = requires(const X& x) {
   x.rowStride();
   requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
 };
+/// An object whose entries score_matrix finds.
+template <class X>
+concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// The entries of such an object by its indices.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
+  if constexpr (dense_in_any_order<X>) {
+    view.queries = x.rows();
+    view.keys = x.cols();
+    view.query_stride = x.rowStride();
+    view.key_stride = x.colStride();
+  } else {
+    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+    constexpr int rank = int(X::NumIndices);
+    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (int i = 0; i < rank; ++i) {  // from the fastest index on
+      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
+      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+      *strides[axis] = stride;
+      stride *= *extents[axis];
+    }
+  }
+  return view;
+}
 }  // namespace detail
 /// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
 /// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
@@ -1705,42 +1745,26 @@ concept dense_in_any_order = requires(const X& x) {
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 auto score_matrix(const X& x) {
-  constexpr bool is_dense = detail::dense_in_any_order<X>, is_matrix = detail::tensor<const X, 2>,
-                 is_tensor = detail::tensor<const X, 4>;
-  static_assert(is_dense || is_matrix || is_tensor,
+  static_assert(detail::scores_in_memory<X>,
                 "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
                 "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
                 "an expression first");
-  if constexpr (is_dense || is_matrix || is_tensor) {
+  if constexpr (detail::scores_in_memory<X>) {
     using entry = std::remove_cvref_t<decltype(*x.data())>;
     static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
-    score_view<entry> view = {.data = x.data()};
-    if constexpr (is_dense) {
-      view.queries = x.rows();
-      view.keys = x.cols();
-      view.query_stride = x.rowStride();
-      view.key_stride = x.colStride();
-    } else {
-      Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-      Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-      constexpr int rank = int(X::NumIndices);
-      const auto sizes = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = 0; i < rank; ++i) {  // from the fastest index on
-        const int axis = detail::is_row_major_tensor<X> ? i : rank - 1 - i;
-        *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-        *strides[axis] = stride;
-        stride *= *extents[axis];
-      }
-    }
+    const auto view = detail::scores_by_index(x);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
                             detail::shape_text({view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
   }
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
 }
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -1772,6 +1796,10 @@ struct row_starts {
   /// The starts of the rows, which are not copied.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(detail::vector_of("row_starts", list)) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -1790,6 +1818,10 @@ struct segments {
   /// Segments at positions 0, 1, ...; the list is not copied.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)) {}
   /// Segments that go on at their starts; the lists are not copied.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
@@ -3552,6 +3584,10 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
                               " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
     return detail::view_of_tensor<#function>(#function, x);                                                 \
   }                                                                                                         \
+  template <detail::owns_memory X>                                                                          \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
+    return function(x);                                                                                     \
+  }                                                                                                         \
   static_assert(true)
 // [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
 // row-major ones with channels last, column-major ones with channels first.
@@ -3600,6 +3636,9 @@ auto thd(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 /// The same of [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
@@ -3612,6 +3651,9 @@ auto bshd(Matrix&& m, Index batch, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
 /// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
 /// Block of one, a column vector (one token), or the transpose of a row-major one.
@@ -3630,6 +3672,9 @@ auto dht(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_VIEW_HPP
@@ -3663,7 +3708,7 @@ class placed_table {
   ///
   /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
   ///          rotated channels lie within head_dim
-  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+  placed_table(const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
       detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
@@ -5205,7 +5250,9 @@ class frequency_table {
   /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
-  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+  placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
+    return {*this, first_channel};
+  }
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -6024,6 +6071,9 @@ class query_key_tables {
   using scalar = S;
   /// Two tables, each a frequency_table or a placed_table.
   query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
+      : queries_(queries), keys_(keys) {}
+  query_key_tables(const frequency_table<S>& queries ROPE_DETAIL_LIFETIMEBOUND,
+                   const frequency_table<S>& keys ROPE_DETAIL_LIFETIMEBOUND)
       : queries_(queries), keys_(keys) {}
   /// The table of the queries.
   const placed_table<S>& queries() const { return queries_; }
@@ -11795,18 +11845,29 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
                 : A(0);
   }
 }
+/// Where weights go: [batch, heads, queries, keys], at any strides.
+template <class A>
+struct weights_view {
+  A* data;
+  Index batch_stride, head_stride, query_stride, key_stride;
+  A* at(Index b, Index h, Index i) const {
+    return data + b * batch_stride + h * head_stride + i * query_stride;
+  }
+};
 template <class T, class Turn, class Threads>
-void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights,
+void write_weights(const attention_call<T, Turn>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
-  const auto row_of = [&](Index b, Index h, Index i) {
-    return weights.subspan(static_cast<std::size_t>(((b * call.q.heads + h) * call.q.tokens + i) * keys),
-                           static_cast<std::size_t>(keys));
-  };
   const auto write = [&](Index first, Index last) {
     storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    // Rows are written to in place, or copied to strides once they are complete.
+    storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
+    const auto row_of = [&](Index b, Index h, Index i) {
+      A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
+      return std::span<A>(row, static_cast<std::size_t>(keys));
+    };
     storage<T> turned(copied);
     const row_buffers<T> buffers = {turned.data(), wide.data()};
     for (Index token = first; token < last; ++token)
@@ -11831,31 +11892,99 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
             std::fill(row.begin(), row.end(), A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);
+          for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
+            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[static_cast<std::size_t>(j)];
         }
       }
   };
-  parallel_pieces(threads, call.q.batch * call.q.tokens,
-                  cost_of(weights.size(), sizeof(A), (std::max)(depth, Index{1})), write);
+  const Index tokens = call.q.batch * call.q.tokens;
+  parallel_pieces(threads, tokens,
+                  cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
 /// The rules of the call of attention whose weights are asked for, which is checked.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
-                           const attention_options& options, std::size_t size, bool rotates = false) {
+                           const attention_options& options, bool rotates) {
   check_view("attention_weights", q);
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
   if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
     throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
                  " exceed the address space");
-  const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
-  if (size != count)
-    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
-                  ", got ", size);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
   return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
+/// The weights of a call in a list or in an Eigen object.
+///
+/// Throws:  std::invalid_argument if it has other extents
+template <class A>
+weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
+  const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
+  if (weights.size() != count)
+    ROPE_THROW(std::invalid_argument,
+               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
+                       ", got ", weights.size()));
+  const Index of_head = shape.queries * shape.keys;
+  return {weights.data(), shape.heads * of_head, of_head, shape.keys, 1};
+}
+template <class A, scores_in_memory X>
+weights_view<A> weights_in(X& weights, const attention_shape& shape) {
+  const auto by_index = scores_by_index(weights);
+  if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
+      by_index.keys != shape.keys)
+    ROPE_THROW(std::invalid_argument,
+               message("attention_weights: weights must be [batch, heads, queries, keys] = [", shape.batch,
+                       ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch,
+                       ", ", by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
+                       "], where a matrix is of one row and one head"));
+  return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
+          by_index.key_stride};
+}
+/// Both forms of the calls below, with weights in a list and in an Eigen object.
+template <class Layout, class Q, class K, class W, class Threads>
+void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const attention_options& options,
+                  const Threads& threads) {
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  const auto rules = checked_weights<T>(q, k, options, false);
+  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
+  write_weights(attention_call<T, no_rotation>{q, k, {}, {}, rules, {}}, to, threads);
+}
+template <class Layout, class Q, class K, class W, class Tables, class Threads>
+void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const Tables& tables,
+                  const attention_options& options, const Threads& threads) {
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  check_tables("attention_weights", tables, options);
+  const query_key_tables pair = tables_of(tables);
+  const auto rules = checked_weights<T>(q, k, options, true);
+  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
+  check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
+  using turn = table_rotation<Layout, typename decltype(pair)::scalar>;
+  write_weights(attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, to, threads);
+}
+/// The numbers that weights of queries Q are.
+template <class Q>
+using weight_of = arithmetic<std::remove_const_t<Q>>;
+/// Anything that is no list of weights of queries Q.
+template <class W, class Q>
+concept no_weight_list = !std::is_convertible_v<W, std::span<weight_of<Q>>>;
+/// An Eigen object that weights of queries Q can be written to.
+template <class W, class Q>
+concept weight_object = scores_in_memory<W> && requires(W& weights) {
+  { weights.data() } -> std::same_as<weight_of<Q>*>;
+};
 }  // namespace detail
+#define ROPE_DETAIL_CHECK_WEIGHTS(W, Q)                                                                      \
+  static_assert(detail::weight_object<W, Q>,                                                                 \
+                "attention_weights: weights are numbers that can be written, float, or double where q is "   \
+                "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an " \
+                "Eigen matrix [queries, keys] for one row and one head")
 /// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
 ///
 ///     w_ij = softmax over visible j of  scale * q_i . k_j
@@ -11866,7 +11995,9 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
-/// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
+/// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten. A std::span, an
+///                 Eigen::Tensor by its indices, or a matrix [queries, keys] for one row and one head, of any
+///                 storage order
 /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
@@ -11874,37 +12005,36 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for looking at, not
 ///            for computing with
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k,
-                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
+void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
-  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights,
-                        threads);
+  detail::find_weights<Layout>(q, k, weights, options, threads);
+}
+template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+          class Threads = this_thread>
+void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attention_options& options = {},
+                       const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
+  if constexpr (detail::weight_object<W, Q>) detail::find_weights<Layout>(q, k, weights, options, threads);
 }
 /// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
           class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k,
-                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
-                       const attention_options& options = {}, const Threads& threads = {}) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  detail::check_tables("attention_weights", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
-  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
-                                  rules);
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights, threads);
+void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
+                       const Tables& tables, const attention_options& options = {},
+                       const Threads& threads = {}) {
+  detail::find_weights<Layout>(q, k, weights, tables, options, threads);
 }
+template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+          attention_tables Tables, class Threads = this_thread>
+void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables& tables,
+                       const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
+  if constexpr (detail::weight_object<W, Q>)
+    detail::find_weights<Layout>(q, k, weights, tables, options, threads);
+}
+#undef ROPE_DETAIL_CHECK_WEIGHTS
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -12510,6 +12640,10 @@ struct block_rotation {
 /// The parameters of an attention block, as checkpoints store them.
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+template <class W, class Map>
+concept no_map = !std::convertible_to<W, Map>;
+}  // namespace detail
 /// y = x W^T + b on rows of tokens. Owns nothing.
 ///
 ///     const projection<const float> q(q_proj.data(), heads * head_dim, model_dim);
@@ -12543,7 +12677,10 @@ struct projection {
   ///
   /// Throws:  std::invalid_argument if its rows have gaps, as those of a block of a larger matrix
   template <detail::dense W>
-  requires(!std::convertible_to<W, weight_map>) projection(W&& w)
+  requires detail::no_map<W, weight_map> projection(W&& w)
+      : projection(checked_data(w), w.rows(), w.cols()) {}
+  template <detail::dense W>
+  requires detail::no_map<W, weight_map> && detail::owns_memory<W> projection(W&& w ROPE_DETAIL_LIFETIMEBOUND)
       : projection(checked_data(w), w.rows(), w.cols()) {}
   template <detail::dense W, detail::dense B>
   requires(!std::convertible_to<W, weight_map> || !std::convertible_to<B, bias_map>) projection(W&& w, B&& b)
@@ -13346,6 +13483,8 @@ class normed_table {
   /// \param table  a frequency_table, or one that is placed in the head
   template <rotation_table Table>
   normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+  normed_table(const head_norm<W>& norm, const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND)
+      : norm_(norm), table_(table) {}
   /// The norm of a key.
   const head_norm<W>& norm() const { return norm_; }
   /// What a normalised key rotates by.
@@ -22351,6 +22490,10 @@ auto view_as(X&& x) {
         "first for a column-major one; copy the tensor with staged<letters>(x)");
   return detail::view_of_tensor<letters>("view_as", x);
 }
+template <detail::index_letters letters, detail::owns_memory X>
+auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return view_as<letters>(x);
+}
 /// A copy of an Eigen::Tensor or TensorMap in the order [batch, tokens, heads, head_dim], made by `staged`.
 ///
 ///     auto s = staged<"bshd">(x);  // x: column-major (batch, tokens, heads, head_dim)
@@ -22382,9 +22525,13 @@ class staged_tensor {
     for_each_number<X>([&](Index here, Index there) { numbers_.data()[here] = x.data()[there]; });
   }
   /// The copy, valid as long as this object.
-  head_view<T> view() { return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_); }
+  head_view<T> view() ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
+  }
   /// The same to read.
-  head_view<const T> view() const { return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_); }
+  head_view<const T> view() const ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
+  }
   /// Copies the numbers to a tensor with the extents of the first one, in any storage order.
   ///
   /// Throws:  std::invalid_argument if an extent differs; nothing is then written

@@ -156,6 +156,13 @@
 #define ROPE_DETAIL_QUIET_END
 #endif
 
+// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+#if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
+#define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define ROPE_DETAIL_LIFETIMEBOUND
+#endif
+
 namespace rope {
 inline namespace ROPE_ABI {
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include <rope/attention/weights.hpp>
 
+#include <Eigen/Core>
 #include <cmath>
+#include <cstdint>
 #include <random>
 #include <stdexcept>
+#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
 #include "support/attention_call.hpp"
@@ -11,6 +14,7 @@
 #include "support/errors.hpp"
 
 using namespace attention_call;
+using rope::Index;
 
 // Against the definition, with every option: tests/attention/laws/attention_features.test.cpp.
 
@@ -69,4 +73,90 @@ TEST_CASE("weights of the wrong length are refused before anything is written", 
       [&] { rope::attention_weights(heads, heads, std::span<float>(w)); },
       "attention_weights: weights must have length batch * heads * queries * keys = 18, got 17"));
   CHECK(w == std::vector<float>(17, -1));
+}
+
+TEMPLATE_TEST_CASE("weights in tensors and matrices of any storage order are those in a list", "[attention]",
+                   float, double, Eigen::bfloat16) {
+  using T = TestType;
+  using A = arithmetic<T>;
+  constexpr Index B = 2, H = 4, I = 5, J = 70;  // keys of two blocks, the first query sees 66 of them
+  std::mt19937 generator(66);
+  const operands x = random_operands<T>(generator, {B, I, J, H, 2, 8, 1});
+  const rope::frequency_table<> table(rope::frequencies(8), J);
+  const auto q_memory = stored<T>(x.q), k_memory = stored<T>(x.k);
+  const auto q = view(q_memory, x.q), k = view(k_memory, x.k);
+  const std::vector<float> sinks = {0.5f, -1, 2, 0};
+  const rope::attention_options options = {.window = 9, .sink_logits = sinks};
+  std::vector<A> list(B * H * I * J);
+  const auto same = [&](const auto& tensor) {
+    bool equal = true;
+    for (Index b = 0, n = 0; b < B; ++b)
+      for (Index h = 0; h < H; ++h)
+        for (Index i = 0; i < I; ++i)
+          for (Index j = 0; j < J; ++j, ++n)
+            equal = equal && tensor(b, h, i, j) == list[static_cast<std::size_t>(n)];
+    return equal;
+  };
+  Eigen::Tensor<A, 4> columns(B, H, I, J);
+  Eigen::Tensor<A, 4, Eigen::RowMajor> rows(B, H, I, J);
+  std::vector<A> memory(list.size());
+  Eigen::TensorMap<Eigen::Tensor<A, 4>> map(memory.data(), B, H, I, J);
+  rope::attention_weights(q, k, list, options);
+  CHECK(list[8] == 0);
+  columns.setConstant(A(-1));
+  rope::attention_weights(q, k, columns, options, rope::this_thread{});
+  rope::attention_weights(q, k, rows, options);
+  rope::attention_weights(q, k, map, options);
+  CHECK(same(columns));
+  CHECK(same(rows));
+  CHECK(same(map));
+  rope::attention_weights<rope::half_split>(q, k, list, table, options);
+  CHECK_FALSE(same(columns));
+  rope::attention_weights<rope::half_split>(q, k, columns, table, options);
+  rope::attention_weights<rope::half_split>(q, k, rows, table, options);
+  CHECK(same(columns));
+  CHECK(same(rows));
+
+  // One row and one head: matrices, a part of one, a tensor of two indices.
+  const auto one = q.batch_range(1, 1).head_range(3, 1), its_keys = k.batch_range(1, 1).head_range(1, 1);
+  list.resize(I * J);
+  rope::attention_weights(one, its_keys, list);
+  Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic> m(I, J), large = m.Constant(I + 2, J + 1, A(-5));
+  Eigen::Array<A, int(I), int(J), Eigen::RowMajor> fixed;
+  Eigen::Tensor<A, 2> plane(I, J);
+  rope::attention_weights(one, its_keys, m);
+  rope::attention_weights(one, its_keys, large.block(1, 1, I, J));
+  rope::attention_weights(one, its_keys, fixed);
+  rope::attention_weights(one, its_keys, plane);
+  for (Index i = 0; i < I; ++i)
+    for (Index j = 0; j < J; ++j) {
+      const A expected = list[static_cast<std::size_t>(i * J + j)];
+      CHECK(m(i, j) == expected);
+      CHECK(large(i + 1, j + 1) == expected);
+      CHECK(fixed(i, j) == expected);
+      CHECK(plane(i, j) == expected);
+    }
+  large.block(1, 1, I, J).setConstant(A(-5));
+  CHECK((large.array() == A(-5)).all());
+  // Queries that see no key.
+  rope::attention_weights(one, its_keys, m, {.key_counts = std::vector<std::int64_t>{0}});
+  CHECK((m.array() == A(0)).all());
+}
+
+TEST_CASE("weights in an object of other extents are refused before anything is written", "[attention]") {
+  const std::vector<float> x(2 * 3 * 4);
+  const auto heads = rope::thd(x.data(), 3, 2, 4);
+  const auto refused = [&](auto weights, const char* got) {
+    weights.setConstant(-1.0f);
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        [&] { rope::attention_weights(heads, heads, weights); },
+        "attention_weights: weights must be [batch, heads, queries, keys] = [1, 2, 3, 3], got ", got,
+        ", where a matrix is of one row and one head"));
+    for (const float* w = weights.data(); w != weights.data() + weights.size(); ++w) CHECK(*w == -1);
+  };
+  refused(Eigen::MatrixXf(3, 3), "[1, 1, 3, 3]");
+  refused(Eigen::MatrixXf(6, 3), "[1, 1, 6, 3]");
+  refused(Eigen::Tensor<float, 4>(2, 1, 3, 3), "[2, 1, 3, 3]");
+  refused(Eigen::Tensor<float, 4>(1, 2, 4, 3), "[1, 2, 4, 3]");
+  refused(Eigen::Tensor<float, 4>(1, 2, 3, 2), "[1, 2, 3, 2]");
 }

@@ -79,6 +79,35 @@ concept dense_in_any_order = requires(const X& x) {
   requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
 };
 
+/// An object whose entries score_matrix finds.
+template <class X>
+concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+
+/// The entries of such an object by its indices.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
+  if constexpr (dense_in_any_order<X>) {
+    view.queries = x.rows();
+    view.keys = x.cols();
+    view.query_stride = x.rowStride();
+    view.key_stride = x.colStride();
+  } else {
+    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+    constexpr int rank = int(X::NumIndices);
+    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (int i = 0; i < rank; ++i) {  // from the fastest index on
+      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
+      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+      *strides[axis] = stride;
+      stride *= *extents[axis];
+    }
+  }
+  return view;
+}
+
 }  // namespace detail
 
 /// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
@@ -91,42 +120,26 @@ concept dense_in_any_order = requires(const X& x) {
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 auto score_matrix(const X& x) {
-  constexpr bool is_dense = detail::dense_in_any_order<X>, is_matrix = detail::tensor<const X, 2>,
-                 is_tensor = detail::tensor<const X, 4>;
-  static_assert(is_dense || is_matrix || is_tensor,
+  static_assert(detail::scores_in_memory<X>,
                 "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
                 "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
                 "an expression first");
-  if constexpr (is_dense || is_matrix || is_tensor) {
+  if constexpr (detail::scores_in_memory<X>) {
     using entry = std::remove_cvref_t<decltype(*x.data())>;
     static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
-    score_view<entry> view = {.data = x.data()};
-    if constexpr (is_dense) {
-      view.queries = x.rows();
-      view.keys = x.cols();
-      view.query_stride = x.rowStride();
-      view.key_stride = x.colStride();
-    } else {
-      Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-      Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-      constexpr int rank = int(X::NumIndices);
-      const auto sizes = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = 0; i < rank; ++i) {  // from the fastest index on
-        const int axis = detail::is_row_major_tensor<X> ? i : rank - 1 - i;
-        *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-        *strides[axis] = stride;
-        stride *= *extents[axis];
-      }
-    }
+    const auto view = detail::scores_by_index(x);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
                             detail::shape_text({view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
   }
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
 }
 
 }  // namespace ROPE_ABI

@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::max, std::min, std::fill_n
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <type_traits>
@@ -16,6 +17,7 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/dropout.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/score_view.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -71,18 +73,31 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   }
 }
 
+/// Where weights go: [batch, heads, queries, keys], at any strides.
+template <class A>
+struct weights_view {
+  A* data;
+  Index batch_stride, head_stride, query_stride, key_stride;
+
+  A* at(Index b, Index h, Index i) const {
+    return data + b * batch_stride + h * head_stride + i * query_stride;
+  }
+};
+
 template <class T, class Turn, class Threads>
-void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights,
+void write_weights(const attention_call<T, Turn>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
-  const auto row_of = [&](Index b, Index h, Index i) {
-    return weights.subspan(static_cast<std::size_t>(((b * call.q.heads + h) * call.q.tokens + i) * keys),
-                           static_cast<std::size_t>(keys));
-  };
   const auto write = [&](Index first, Index last) {
     storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    // Rows are written to in place, or copied to strides once they are complete.
+    storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
+    const auto row_of = [&](Index b, Index h, Index i) {
+      A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
+      return std::span<A>(row, static_cast<std::size_t>(keys));
+    };
     storage<T> turned(copied);
     const row_buffers<T> buffers = {turned.data(), wide.data()};
     for (Index token = first; token < last; ++token)
@@ -107,33 +122,107 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
             std::fill(row.begin(), row.end(), A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);
+          for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
+            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[static_cast<std::size_t>(j)];
         }
       }
   };
-  parallel_pieces(threads, call.q.batch * call.q.tokens,
-                  cost_of(weights.size(), sizeof(A), (std::max)(depth, Index{1})), write);
+  const Index tokens = call.q.batch * call.q.tokens;
+  parallel_pieces(threads, tokens,
+                  cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
 
 /// The rules of the call of attention whose weights are asked for, which is checked.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
-                           const attention_options& options, std::size_t size, bool rotates = false) {
+                           const attention_options& options, bool rotates) {
   check_view("attention_weights", q);
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
   if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
     throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
                  " exceed the address space");
-  const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
-  if (size != count)
-    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
-                  ", got ", size);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
   return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
 
+/// The weights of a call in a list or in an Eigen object.
+///
+/// Throws:  std::invalid_argument if it has other extents
+template <class A>
+weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
+  const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
+  if (weights.size() != count)
+    ROPE_THROW(std::invalid_argument,
+               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
+                       ", got ", weights.size()));
+  const Index of_head = shape.queries * shape.keys;
+  return {weights.data(), shape.heads * of_head, of_head, shape.keys, 1};
+}
+template <class A, scores_in_memory X>
+weights_view<A> weights_in(X& weights, const attention_shape& shape) {
+  const auto by_index = scores_by_index(weights);
+  if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
+      by_index.keys != shape.keys)
+    ROPE_THROW(std::invalid_argument,
+               message("attention_weights: weights must be [batch, heads, queries, keys] = [", shape.batch,
+                       ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch,
+                       ", ", by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
+                       "], where a matrix is of one row and one head"));
+  return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
+          by_index.key_stride};
+}
+
+/// Both forms of the calls below, with weights in a list and in an Eigen object.
+template <class Layout, class Q, class K, class W, class Threads>
+void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const attention_options& options,
+                  const Threads& threads) {
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  const auto rules = checked_weights<T>(q, k, options, false);
+  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
+  write_weights(attention_call<T, no_rotation>{q, k, {}, {}, rules, {}}, to, threads);
+}
+template <class Layout, class Q, class K, class W, class Tables, class Threads>
+void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const Tables& tables,
+                  const attention_options& options, const Threads& threads) {
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  check_tables("attention_weights", tables, options);
+  const query_key_tables pair = tables_of(tables);
+  const auto rules = checked_weights<T>(q, k, options, true);
+  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
+  check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
+  using turn = table_rotation<Layout, typename decltype(pair)::scalar>;
+  write_weights(attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, to, threads);
+}
+
+/// The numbers that weights of queries Q are.
+template <class Q>
+using weight_of = arithmetic<std::remove_const_t<Q>>;
+
+/// Anything that is no list of weights of queries Q.
+template <class W, class Q>
+concept no_weight_list = !std::is_convertible_v<W, std::span<weight_of<Q>>>;
+
+/// An Eigen object that weights of queries Q can be written to.
+template <class W, class Q>
+concept weight_object = scores_in_memory<W> && requires(W& weights) {
+  { weights.data() } -> std::same_as<weight_of<Q>*>;
+};
+
 }  // namespace detail
+
+#define ROPE_DETAIL_CHECK_WEIGHTS(W, Q)                                                                      \
+  static_assert(detail::weight_object<W, Q>,                                                                 \
+                "attention_weights: weights are numbers that can be written, float, or double where q is "   \
+                "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an " \
+                "Eigen matrix [queries, keys] for one row and one head")
 
 /// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
 ///
@@ -145,7 +234,9 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
-/// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
+/// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten. A std::span, an
+///                 Eigen::Tensor by its indices, or a matrix [queries, keys] for one row and one head, of any
+///                 storage order
 /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
@@ -153,16 +244,16 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for looking at, not
 ///            for computing with
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k,
-                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
+void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
-  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights,
-                        threads);
+  detail::find_weights<Layout>(q, k, weights, options, threads);
+}
+template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+          class Threads = this_thread>
+void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attention_options& options = {},
+                       const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
+  if constexpr (detail::weight_object<W, Q>) detail::find_weights<Layout>(q, k, weights, options, threads);
 }
 
 /// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
@@ -170,21 +261,20 @@ void attention_weights(head_view<Q> q, head_view<K> k,
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
           class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k,
-                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
-                       const attention_options& options = {}, const Threads& threads = {}) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  detail::check_tables("attention_weights", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
-  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
-                                  rules);
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights, threads);
+void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
+                       const Tables& tables, const attention_options& options = {},
+                       const Threads& threads = {}) {
+  detail::find_weights<Layout>(q, k, weights, tables, options, threads);
 }
+template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+          attention_tables Tables, class Threads = this_thread>
+void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables& tables,
+                       const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
+  if constexpr (detail::weight_object<W, Q>)
+    detail::find_weights<Layout>(q, k, weights, tables, options, threads);
+}
+#undef ROPE_DETAIL_CHECK_WEIGHTS
 
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 

@@ -42,6 +42,14 @@ std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_se
   return {extent<axis>(x)...};
 }
 
+/// Whether the numbers of an X end with it: a container, or an object of Eigen that is no map, block or
+/// expression. A temporary X is warned of where its address is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -8,6 +8,7 @@
 #include <rope/attention/attention.hpp>  // attention_options
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
@@ -15,6 +16,13 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+
+namespace detail {
+
+template <class W, class Map>
+concept no_map = !std::convertible_to<W, Map>;
+
+}  // namespace detail
 
 /// y = x W^T + b on rows of tokens. Owns nothing.
 ///
@@ -51,7 +59,10 @@ struct projection {
   ///
   /// Throws:  std::invalid_argument if its rows have gaps, as those of a block of a larger matrix
   template <detail::dense W>
-  requires(!std::convertible_to<W, weight_map>) projection(W&& w)
+  requires detail::no_map<W, weight_map> projection(W&& w)
+      : projection(checked_data(w), w.rows(), w.cols()) {}
+  template <detail::dense W>
+  requires detail::no_map<W, weight_map> && detail::owns_memory<W> projection(W&& w ROPE_DETAIL_LIFETIMEBOUND)
       : projection(checked_data(w), w.rows(), w.cols()) {}
   template <detail::dense W, detail::dense B>
   requires(!std::convertible_to<W, weight_map> || !std::convertible_to<B, bias_map>) projection(W&& w, B&& b)

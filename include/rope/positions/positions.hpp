@@ -11,6 +11,7 @@
 #include <rope/base/integer_list.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
@@ -42,6 +43,10 @@ struct row_starts {
   /// The starts of the rows, which are not copied.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(detail::vector_of("row_starts", list)) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -62,6 +67,10 @@ struct segments {
   /// Segments at positions 0, 1, ...; the list is not copied.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X>
+  requires detail::owns_memory<X>
+  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)) {}
   /// Segments that go on at their starts; the lists are not copied.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)

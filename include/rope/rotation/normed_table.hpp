@@ -33,6 +33,8 @@ class normed_table {
   /// \param table  a frequency_table, or one that is placed in the head
   template <rotation_table Table>
   normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+  normed_table(const head_norm<W>& norm, const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND)
+      : norm_(norm), table_(table) {}
 
   /// The norm of a key.
   const head_norm<W>& norm() const { return norm_; }

@@ -67,6 +67,10 @@ auto view_as(X&& x) {
         "first for a column-major one; copy the tensor with staged<letters>(x)");
   return detail::view_of_tensor<letters>("view_as", x);
 }
+template <detail::index_letters letters, detail::owns_memory X>
+auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return view_as<letters>(x);
+}
 
 /// A copy of an Eigen::Tensor or TensorMap in the order [batch, tokens, heads, head_dim], made by `staged`.
 ///
@@ -101,9 +105,13 @@ class staged_tensor {
   }
 
   /// The copy, valid as long as this object.
-  head_view<T> view() { return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_); }
+  head_view<T> view() ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
+  }
   /// The same to read.
-  head_view<const T> view() const { return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_); }
+  head_view<const T> view() const ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
+  }
 
   /// Copies the numbers to a tensor with the extents of the first one, in any storage order.
   ///

@@ -274,6 +274,10 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
                               " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
     return detail::view_of_tensor<#function>(#function, x);                                                 \
   }                                                                                                         \
+  template <detail::owns_memory X>                                                                          \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
+    return function(x);                                                                                     \
+  }                                                                                                         \
   static_assert(true)
 
 // [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
@@ -326,6 +330,9 @@ auto thd(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 
 /// The same of [batch * tokens, heads * head_dim], sequence after sequence.
 ///
@@ -339,6 +346,9 @@ auto bshd(Matrix&& m, Index batch, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
 
 /// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
@@ -358,6 +368,9 @@ auto dht(Matrix&& m, Index heads) {
   else
     return head_view<float>{};
 }
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -36,7 +36,7 @@ class placed_table {
   ///
   /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
   ///          rotated channels lie within head_dim
-  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+  placed_table(const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND, Index first_channel = 0)
       : table_(&table), first_channel_(first_channel) {
     if (first_channel < 0)
       detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);

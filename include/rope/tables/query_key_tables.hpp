@@ -27,6 +27,9 @@ class query_key_tables {
   /// Two tables, each a frequency_table or a placed_table.
   query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
       : queries_(queries), keys_(keys) {}
+  query_key_tables(const frequency_table<S>& queries ROPE_DETAIL_LIFETIMEBOUND,
+                   const frequency_table<S>& keys ROPE_DETAIL_LIFETIMEBOUND)
+      : queries_(queries), keys_(keys) {}
 
   /// The table of the queries.
   const placed_table<S>& queries() const { return queries_; }

@@ -180,7 +180,9 @@ class frequency_table {
   /// head. It must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
-  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+  placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
+    return {*this, first_channel};
+  }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }

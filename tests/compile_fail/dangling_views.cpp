@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will
+
+// What refers to a temporary with memory of its own: clang warns of a variable, and of nothing else.
+
+#include <rope/rope.hpp>
+
+#include <span>
+#include <unsupported/Eigen/CXX11/Tensor>
+#include <vector>
+
+#pragma clang diagnostic error "-Wdangling"
+
+using rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+using column_tensor = Eigen::Tensor<float, 4>;
+using rope::half_split;
+
+void take(rope::head_view<float> view);
+void take(const rope::projection<const float>& weight);
+rope::frequency_table<float> make_table();
+
+#ifdef SHOULD_FAIL
+void test(const rows& r, const Eigen::MatrixXf& matrix, tensor& t, rope::head_norm<float> norm) {
+  const auto a = rope::bshd(tensor(t));
+  const auto b = rope::dhsb(column_tensor(1, 2, 3, 4));
+  const auto c = rope::thd(rows(r * r), 1);
+  const auto d = rope::bshd(rows(r * r), 1, 1);
+  const auto e = rope::dht(Eigen::MatrixXf(matrix * matrix), 1);
+  const auto f = rope::view_as<"bshd">(tensor(t));
+  const auto g = rope::staged<"bshd">(t).view();
+  const auto h = rope::score_matrix(Eigen::MatrixXf(matrix));
+  const auto i = make_table().at_channel(4);
+  const rope::query_key_tables j(make_table(), make_table());
+  const rope::normed_table k(norm, make_table());
+  const rope::row_starts l{std::vector<int>{1}};
+  const rope::segments m{Eigen::VectorXi(3)};
+  const rope::projection<const float> n(rows(r * r));
+}
+#else
+void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, float* memory,
+          const rope::frequency_table<float>& table, rope::head_norm<float> norm) {
+  const Eigen::TensorMap<tensor> map(memory, 1, 2, 3, 4);
+  const auto a = rope::bshd(t), b = rope::bshd(Eigen::TensorMap<tensor>(map));
+  const auto c = rope::thd(matrix.transpose(), 2), d = rope::thd(r.block(0, 0, 2, 2), 1),
+             e = rope::dht(matrix, 1);
+  const auto f = rope::view_as<"bshd">(Eigen::TensorMap<tensor>(map));
+  auto staged = rope::staged<"bshd">(t);
+  const auto g = staged.view();
+  const auto h = rope::score_matrix(matrix.block(0, 0, 2, 2));
+  const auto i = table.at_channel(4);
+  const rope::query_key_tables j(table, table), pair(table.at_channel(2), table);
+  const rope::normed_table k(norm, table), placed(norm, table.at_channel(2));
+  const rope::row_starts l{std::span<const int>(list)};
+  const rope::segments m{list};
+  const rope::projection<const float> n(r), o(matrix.transpose());
+  take(rope::bshd(tensor(t)));  // temporaries that live as long as the call
+  take(rope::staged<"bshd">(t).view());
+  take(rows(r * r));
+  rope::rotate<half_split>(a, make_table(), rope::row_starts{std::vector<int>{1}});
+  rope::attention(a, a, a, b, {.bias = rope::score_matrix(Eigen::MatrixXf(matrix))});
+}
+#endif
