@@ -5860,24 +5860,21 @@ class model_rope : public model_facts {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// Height and width take turns from pair 0 on, and time has the pairs behind them.
+/// Height and width alternate from pair 0 on, and time has the last pairs.
 ///
 /// \param sections  (time, height, width)
 ///
 /// Throws:  std::invalid_argument unless there are three, height and width equal
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
-  const Index pairs = sum_of_sections("frequencies_on_axes", sections);
+  sum_of_sections("frequencies_on_axes", sections);
   if (sections.size() != 3 || sections[1] != sections[2])
     ROPE_THROW(
         std::invalid_argument,
         message("frequencies_on_axes: with time last, the sections must be time, height and width, the "
                 "latter two equal, got ",
                 sections.size(), " sections"));
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), 3};
-  for (Index i = 0; i < pairs - sections[0]; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
-  return assignment;
+  return height_width_then_time(sections[1], sections[0]);
 }
 }  // namespace detail
 /// The frequencies of a group on the axes of its positions, (time, height, width) but for Hunyuan VL:
