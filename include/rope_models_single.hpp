@@ -3531,106 +3531,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
 
-#ifndef ROPE_BASE_SCRATCH_HPP
-#define ROPE_BASE_SCRATCH_HPP
-/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
-///
-/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
-/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
-/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
-/// there is one per channel type T (of arithmetic A), in bytes:
-///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
-///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
-///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
-///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
-///                                  sizeof(T) (n heads + c kv_heads) head_dim
-///
-/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
-/// float.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
-class scratch_piece {
- public:
-  scratch_piece() : next_(first()) { first() = this; }
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
-  ~scratch_piece() {
-    release();
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
-  }
-  /// At least `count` elements of `size` bytes, indeterminate.
-  void* at_least(std::size_t count, std::size_t size) {
-    check_block("scratch", count, size);
-    if (bytes_ < count * size) {
-      release();
-      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
-      bytes_ = count * size;
-    }
-    return memory_;
-  }
- private:
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-  void release() {
-    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-  unsigned char* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  scratch_piece* next_;
-};
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that keeps two users of the same T apart
-/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
-template <class User, class T>
-T* workspace(Index count) {
-  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
-  thread_local scratch_piece memory;
-  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
-}
-}  // namespace detail
-/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
-///
-/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
-/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
-/// leave it when this thread goes on:
-///
-///     const auto all = std::make_shared<std::latch>(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
-///     all->arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_BASE_SCRATCH_HPP
-
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
@@ -5303,19 +5203,25 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    struct named_channels {};
     const Index channels = 2 * pairs;
-    bool* const named = workspace<named_channels, bool>(channels);
-    std::fill_n(named, channels, false);
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
         throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
                       " and ", v, " for pair ", i);
-      for (const Index channel : {u, v})
-        if (std::exchange(named[channel], true))
-          throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                        ") once, got channel ", channel, " again for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
     }
   }
 }
@@ -12912,6 +12818,106 @@ class model_tables {
 
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
+
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
+/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+///
+/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
+/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
+/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
+/// there is one per channel type T (of arithmetic A), in bytes:
+///
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
+///     attention_gradient           what its Cost says
+///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
+///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
+///                                  c of the context (of x again in self-attention); 8 n heads where
+///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
+///                                  probabilities of a segment where those are
+///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  sizeof(T) (n heads + c kv_heads) head_dim
+///
+/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
+/// float.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece() : next_(first()) { first() = this; }
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    release();
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    check_block("scratch", count, size);
+    if (bytes_ < count * size) {
+      release();
+      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      bytes_ = count * size;
+    }
+    return memory_;
+  }
+ private:
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+  void release() {
+    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+  unsigned char* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
+};
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
+template <class User, class T>
+T* workspace(Index count) {
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+  thread_local scratch_piece memory;
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
+}
+}  // namespace detail
+/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+///
+/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
+/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
+/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
+/// leave it when this thread goes on:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
+///            that such a call has started. Program parts that are compiled for other instruction sets or
+///            floating-point models have scratch of their own, and a release_scratch() of their own
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_BASE_SCRATCH_HPP
 
 #ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 #define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP

@@ -5591,19 +5591,25 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    struct named_channels {};
     const Index channels = 2 * pairs;
-    bool* const named = workspace<named_channels, bool>(channels);
-    std::fill_n(named, channels, false);
     for (Index i = 0; i < pairs; ++i) {
       const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
       if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
         throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
                       " and ", v, " for pair ", i);
-      for (const Index channel : {u, v})
-        if (std::exchange(named[channel], true))
-          throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                        ") once, got channel ", channel, " again for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
     }
   }
 }
