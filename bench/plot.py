@@ -113,7 +113,9 @@ class Row:
     """A line of a program: the time of a case, and [ratio, low, high] of what it is compared with."""
 
     def __init__(self, line, context, prefix):
-        self.name, self.group, self.ns, self.beside = line["name"], prefix + line["group"], line["ns"], line["beside"]
+        self.name, self.ns, self.beside = line["name"], line["ns"], line["beside"]
+        on_two = self.name.endswith("/2 threads") and "two threads" not in line["group"]
+        self.group = prefix + line["group"] + (", two threads" if on_two else "")
         self.scratch = line.get("scratch_KiB", 0)
         self.build = f"{context['compiler']} {re.search('-O.', context['flags'])[0]}"
 
