@@ -2964,6 +2964,21 @@ struct segmented_positions {
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
+/// Ids in braces, or none: a start of 0.
+struct braced_ids : integer_list<std::int64_t> {
+  braced_ids() = default;
+  braced_ids(std::initializer_list<std::int64_t> list)
+      : integer_list<std::int64_t>(std::span(list.begin(), list.size())) {}
+};
+struct braced_positions : listed_positions<std::int64_t> {
+  std::int64_t operator()(Index b, Index t) const {
+    return ids.data ? listed_positions::operator()(b, t) : t;
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    return ids.data ? listed_positions::range(function, batch, tokens)
+                    : contiguous_positions{0}.range(function, batch, tokens);
+  }
+};
 /// The caller's positions in one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
@@ -2980,6 +2995,7 @@ template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids.list, tokens};
 }
+inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
   return {rows.starts};
@@ -2990,7 +3006,8 @@ segmented_positions<Integer> position_source(const segments<Integer>& ragged, In
 }
 }  // namespace detail
 /// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+/// [batch, tokens], or in braces; `row_starts`; `segments`. An expression is evaluated once, into memory of
+/// its own.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
@@ -3001,6 +3018,20 @@ concept position_form = requires(const P& positions) {
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+/// A list of std::int64_t, and a sentence for lists of other integers.
+struct int64_list : std::span<const std::int64_t> {
+  using std::span<const std::int64_t>::span;
+  int64_list() = default;
+  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
+  template <integers_in_memory X>
+  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
+    static_assert(std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+                  "attention_options: positions, counts and offsets are lists of std::int64_t, such as "
+                  "std::vector<std::int64_t>; copy a list of another integer type to one");
+  }
+};
+}  // namespace detail
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///
 /// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
@@ -3045,22 +3076,22 @@ struct attention_options {
   /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
-  std::span<const std::int64_t> query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, a step
-  /// with a window too; a cache knows the order of its tokens.
-  std::span<const std::int64_t> key_positions = {};
+  detail::int64_list query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also a
+  /// decoding step with a window; a cache knows the order of its tokens.
+  detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
   /// positions matter and are not listed.
-  std::span<const std::int64_t> query_counts = {};
+  detail::int64_list query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
-  std::span<const std::int64_t> key_counts = {};
+  detail::int64_list key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
   /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
   /// positions are counted in each segment as they are in a row.
-  std::span<const std::int64_t> query_offsets = {};
+  detail::int64_list query_offsets = {};
   /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
-  std::span<const std::int64_t> key_offsets = {};
+  detail::int64_list key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
   /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
   double dropout = 0;
@@ -4786,6 +4817,13 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+  /// Reports a rotary_dim in place of frequencies, at compile time.
+  template <std::integral RotaryDim, std::integral... Counts>
+  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+    static_assert(
+        sizeof(RotaryDim) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+  }
   /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
   /// theirs.
   ///
@@ -5242,6 +5280,9 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
            positions.start, ", ", tokens, " tokens)"})
     if (tokens != 1) part.append_to(text);
   return text;
+}
+inline std::string as_given(const braced_positions& positions, Index tokens) {
+  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
 }
 /// Refuses a window of channels that does not lie in the head.
 ///
@@ -13905,7 +13946,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
@@ -13922,7 +13963,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 /// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
@@ -13937,7 +13978,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
@@ -13956,7 +13997,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 /// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
 ///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
@@ -13968,7 +14009,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
 ///
 /// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
@@ -13981,7 +14022,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);

@@ -2370,6 +2370,21 @@ struct segmented_positions {
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
+/// Ids in braces, or none: a start of 0.
+struct braced_ids : integer_list<std::int64_t> {
+  braced_ids() = default;
+  braced_ids(std::initializer_list<std::int64_t> list)
+      : integer_list<std::int64_t>(std::span(list.begin(), list.size())) {}
+};
+struct braced_positions : listed_positions<std::int64_t> {
+  std::int64_t operator()(Index b, Index t) const {
+    return ids.data ? listed_positions::operator()(b, t) : t;
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    return ids.data ? listed_positions::range(function, batch, tokens)
+                    : contiguous_positions{0}.range(function, batch, tokens);
+  }
+};
 /// The caller's positions in one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
@@ -2386,6 +2401,7 @@ template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids.list, tokens};
 }
+inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
   return {rows.starts};
@@ -2396,7 +2412,8 @@ segmented_positions<Integer> position_source(const segments<Integer>& ragged, In
 }
 }  // namespace detail
 /// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+/// [batch, tokens], or in braces; `row_starts`; `segments`. An expression is evaluated once, into memory of
+/// its own.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
@@ -3762,6 +3779,13 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+  /// Reports a rotary_dim in place of frequencies, at compile time.
+  template <std::integral RotaryDim, std::integral... Counts>
+  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+    static_assert(
+        sizeof(RotaryDim) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+  }
   /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
   /// theirs.
   ///
@@ -4218,6 +4242,9 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
            positions.start, ", ", tokens, " tokens)"})
     if (tokens != 1) part.append_to(text);
   return text;
+}
+inline std::string as_given(const braced_positions& positions, Index tokens) {
+  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
 }
 /// Refuses a window of channels that does not lie in the head.
 ///
@@ -5787,7 +5814,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
@@ -5804,7 +5831,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 /// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
@@ -5819,7 +5846,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
@@ -5838,7 +5865,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 /// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
 ///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
@@ -5850,7 +5877,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
 ///
 /// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
@@ -5863,7 +5890,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
@@ -5901,7 +5928,7 @@ inline namespace ROPE_ABI {
 ///
 /// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
 ///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
@@ -5915,7 +5942,7 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
 ///
 /// Parameters, errors, accuracy and cost are those of `rotate` of queries and keys.
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
@@ -5929,7 +5956,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`
 template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
                         const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);

@@ -1982,6 +1982,21 @@ struct segmented_positions {
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
+/// Ids in braces, or none: a start of 0.
+struct braced_ids : integer_list<std::int64_t> {
+  braced_ids() = default;
+  braced_ids(std::initializer_list<std::int64_t> list)
+      : integer_list<std::int64_t>(std::span(list.begin(), list.size())) {}
+};
+struct braced_positions : listed_positions<std::int64_t> {
+  std::int64_t operator()(Index b, Index t) const {
+    return ids.data ? listed_positions::operator()(b, t) : t;
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    return ids.data ? listed_positions::range(function, batch, tokens)
+                    : contiguous_positions{0}.range(function, batch, tokens);
+  }
+};
 /// The caller's positions in one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
@@ -1998,6 +2013,7 @@ template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids.list, tokens};
 }
+inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
   return {rows.starts};
@@ -2008,7 +2024,8 @@ segmented_positions<Integer> position_source(const segments<Integer>& ragged, In
 }
 }  // namespace detail
 /// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+/// [batch, tokens], or in braces; `row_starts`; `segments`. An expression is evaluated once, into memory of
+/// its own.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
@@ -2019,6 +2036,20 @@ concept position_form = requires(const P& positions) {
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+/// A list of std::int64_t, and a sentence for lists of other integers.
+struct int64_list : std::span<const std::int64_t> {
+  using std::span<const std::int64_t>::span;
+  int64_list() = default;
+  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
+  template <integers_in_memory X>
+  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
+    static_assert(std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+                  "attention_options: positions, counts and offsets are lists of std::int64_t, such as "
+                  "std::vector<std::int64_t>; copy a list of another integer type to one");
+  }
+};
+}  // namespace detail
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///
 /// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
@@ -2063,22 +2094,22 @@ struct attention_options {
   /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
-  std::span<const std::int64_t> query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, a step
-  /// with a window too; a cache knows the order of its tokens.
-  std::span<const std::int64_t> key_positions = {};
+  detail::int64_list query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also a
+  /// decoding step with a window; a cache knows the order of its tokens.
+  detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
   /// positions matter and are not listed.
-  std::span<const std::int64_t> query_counts = {};
+  detail::int64_list query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
-  std::span<const std::int64_t> key_counts = {};
+  detail::int64_list key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
   /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
   /// positions are counted in each segment as they are in a row.
-  std::span<const std::int64_t> query_offsets = {};
+  detail::int64_list query_offsets = {};
   /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
-  std::span<const std::int64_t> key_offsets = {};
+  detail::int64_list key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
   /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
   double dropout = 0;
@@ -2407,7 +2438,7 @@ class visibility {
   };
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
-    const auto queries = options_.query_offsets, keys = key_offsets();
+    const std::span<const std::int64_t> queries = options_.query_offsets, keys = key_offsets();
     const auto s = static_cast<std::size_t>(
         std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
     return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
@@ -5174,6 +5205,13 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+  /// Reports a rotary_dim in place of frequencies, at compile time.
+  template <std::integral RotaryDim, std::integral... Counts>
+  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+    static_assert(
+        sizeof(RotaryDim) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+  }
   /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
   /// theirs.
   ///
@@ -5630,6 +5668,9 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
            positions.start, ", ", tokens, " tokens)"})
     if (tokens != 1) part.append_to(text);
   return text;
+}
+inline std::string as_given(const braced_positions& positions, Index tokens) {
+  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
 }
 /// Refuses a window of channels that does not lie in the head.
 ///
@@ -10318,7 +10359,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
@@ -10335,7 +10376,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 /// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
@@ -10350,7 +10391,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
@@ -10369,7 +10410,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 /// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
 ///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
@@ -10381,7 +10422,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
 ///
 /// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
@@ -10394,7 +10435,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
@@ -10469,6 +10510,12 @@ void check_output(const head_view<const T>& q, const head_view<const C>& k, cons
                   "out must not share memory with k or v, which are read after out is "
                   "written; give out memory of its own, or that of q");
 }
+/// Whether a call whose first three arguments are views has something else than a view behind them.
+template <class... Arguments>
+constexpr bool lacks_output() {
+  constexpr bool views[] = {is_head_view<std::remove_cvref_t<Arguments>>..., false, false, false, false};
+  return views[0] && views[1] && views[2] && !views[3];
+}
 /// Whether something else than options comes behind out, which is the last view, and the tables.
 template <class... Arguments>
 constexpr bool lacks_options() {
@@ -10478,7 +10525,7 @@ constexpr bool lacks_options() {
                             : std::is_convertible_v<Arguments, const attention_options&> ? options
                                                                                          : other...};
   std::size_t next = sizeof...(Arguments);
-  while (kinds[next - 1] != view) --next;
+  while (next > 0 && kinds[next - 1] != view) --next;
   if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
   return next < sizeof...(Arguments) && kinds[next] != options;
 }
@@ -10572,13 +10619,21 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
-ROPE_DETAIL_ASK_FOR_VIEWS(attention, 4);
+/// For calls that no other overload takes: says what is missing or in the wrong place. Returns something, so
+/// that `r = attention(q, k, v, table)` is not an error about `void` first.
 template <class Layout = detail::unnamed_layout, class... Arguments>
-requires(!detail::lacks_view<4, Arguments...>() &&
-         detail::lacks_options<Arguments...>()) void attention(Arguments&&...) {
-  static_assert(!detail::lacks_options<Arguments...>(),
+requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments...>() ||
+         detail::lacks_options<Arguments...>()) int attention(Arguments&&...) {
+  constexpr bool no_view = detail::lacks_view<4, Arguments...>(),
+                 no_output = !no_view && detail::lacks_output<Arguments...>();
+  static_assert(!no_view, ROPE_DETAIL_VIEW_SENTENCE("attention"));
+  static_assert(!no_output,
+                "attention: the fourth argument is the view that is written, attention(q, k, v, out, ...); "
+                "nothing is returned");
+  static_assert(no_view || no_output || !detail::lacks_options<Arguments...>(),
                 "attention: behind out come the tables (a frequency_table or query_key_tables) where it "
                 "rotates, then the options (attention_options), then the threads");
+  return 0;
 }
 #undef ROPE_DETAIL_CHECK_ATTENTION
 }  // namespace ROPE_ABI
@@ -12081,7 +12136,7 @@ inline namespace ROPE_ABI {
 ///
 /// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
 ///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
@@ -12095,7 +12150,7 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
 ///
 /// Parameters, errors, accuracy and cost are those of `rotate` of queries and keys.
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
@@ -12109,7 +12164,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`
 template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
                         const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
@@ -12417,7 +12472,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 /// Cost:      one read and one write of x; scratch as above
 /// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class W, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table& table,
                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
@@ -12436,7 +12491,7 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 /// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q_norm,
                           const head_norm<KW>& k_norm, const Table& table, const P& positions = P{},
                           const Threads& threads = {}) {
@@ -12451,7 +12506,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm, const Table& table,
                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate_to", Layout, P, Threads);

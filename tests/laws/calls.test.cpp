@@ -209,6 +209,9 @@ TEST_CASE("calls of the pages: caches", "[library]") {
   const head_norm<float> k_norm = {.weight = weight_of_norm};
   cache.append<Layout>(k, v, normed_table(k_norm, table));
   CHECK(cache.size() == 2 * tokens);
+  rotate<Layout>(q, table, tokens);
+  attention(q, cache, out, {.queries_are_rotated = true});
+  CHECK(*out.at(0, 0, 0) == testing::Approx(1));
   auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   ring.append<Layout>(k, v, table);
   CHECK(ring.next_positions()[0] == tokens);

@@ -316,6 +316,41 @@ TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is wr
   check(rope::segments{offsets}, 1);
 }
 
+TEST_CASE("ids may stand in braces", "[rotation]") {
+  const rope::frequency_table<float> table(rope::frequencies(8), 20);
+  const std::vector<int> ids = {3, 0, 19};
+  std::vector<float> listed = testing::random_channels<float>(3 * 2 * 8, 21), braced = listed,
+                     out(listed.size());
+  const auto heads = [](std::vector<float>& x) { return rope::bshd(x.data(), 1, 3, 2, 8); };
+  rope::rotate_to<half_split>(heads(listed), heads(out), table, {3, 0, 19});
+  rope::rotate<half_split>(heads(listed), table, ids);
+  rope::rotate<half_split>(heads(braced), table, {3, 0, 19});
+  CHECK(braced == listed);
+  CHECK(out == listed);
+  rope::rotate<interleaved>(heads(listed), heads(out), table, ids);
+  std::vector<float> second = braced;
+  rope::rotate<interleaved>(heads(braced), heads(second), table, {3, 0, 19}, rope::this_thread{});
+  CHECK(braced == listed);
+  CHECK(second == out);
+  rope::unrotate<interleaved>(heads(listed), table, ids);
+  rope::unrotate<interleaved>(heads(braced), table, {3, 0, 19});
+  CHECK(braced == listed);
+  rope::rotate<half_split>(heads(listed), table);  // and nothing in them is the start that is left out
+  rope::rotate<half_split>(heads(braced), table, {});
+  CHECK(braced == listed);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        rope::rotate<half_split>(heads(braced), table, {3, 0});
+      },
+      "rope::rotate: ids must be [tokens] = 3, got 2"));
+  CHECK(throws_saying<std::out_of_range>(
+      [&] {
+        rope::rotate<half_split>(heads(braced), table, {3, 20, 0});
+      },
+      "rope::rotate: position 20 is outside the table's [0, 20)"));
+  CHECK(braced == listed);
+}
+
 TEST_CASE("queries and keys that share channels are refused, or they would turn twice", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   testing::guarded_memory<float> memory(2 * 3 * 6 * 8);

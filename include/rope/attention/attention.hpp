@@ -86,6 +86,13 @@ void check_output(const head_view<const T>& q, const head_view<const C>& k, cons
                   "written; give out memory of its own, or that of q");
 }
 
+/// Whether a call whose first three arguments are views has something else than a view behind them.
+template <class... Arguments>
+constexpr bool lacks_output() {
+  constexpr bool views[] = {is_head_view<std::remove_cvref_t<Arguments>>..., false, false, false, false};
+  return views[0] && views[1] && views[2] && !views[3];
+}
+
 /// Whether something else than options comes behind out, which is the last view, and the tables.
 template <class... Arguments>
 constexpr bool lacks_options() {
@@ -95,7 +102,7 @@ constexpr bool lacks_options() {
                             : std::is_convertible_v<Arguments, const attention_options&> ? options
                                                                                          : other...};
   std::size_t next = sizeof...(Arguments);
-  while (kinds[next - 1] != view) --next;
+  while (next > 0 && kinds[next - 1] != view) --next;
   if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
   return next < sizeof...(Arguments) && kinds[next] != options;
 }
@@ -194,14 +201,21 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
-ROPE_DETAIL_ASK_FOR_VIEWS(attention, 4);
-
+/// For calls that no other overload takes: says what is missing or in the wrong place. Returns something, so
+/// that `r = attention(q, k, v, table)` is not an error about `void` first.
 template <class Layout = detail::unnamed_layout, class... Arguments>
-requires(!detail::lacks_view<4, Arguments...>() &&
-         detail::lacks_options<Arguments...>()) void attention(Arguments&&...) {
-  static_assert(!detail::lacks_options<Arguments...>(),
+requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments...>() ||
+         detail::lacks_options<Arguments...>()) int attention(Arguments&&...) {
+  constexpr bool no_view = detail::lacks_view<4, Arguments...>(),
+                 no_output = !no_view && detail::lacks_output<Arguments...>();
+  static_assert(!no_view, ROPE_DETAIL_VIEW_SENTENCE("attention"));
+  static_assert(!no_output,
+                "attention: the fourth argument is the view that is written, attention(q, k, v, out, ...); "
+                "nothing is returned");
+  static_assert(no_view || no_output || !detail::lacks_options<Arguments...>(),
                 "attention: behind out come the tables (a frequency_table or query_key_tables) where it "
                 "rotates, then the options (attention_options), then the threads");
+  return 0;
 }
 
 #undef ROPE_DETAIL_CHECK_ATTENTION

@@ -11,6 +11,7 @@
 
 #include <rope/attention/product_precision.hpp>
 #include <rope/attention/score_view.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
@@ -20,6 +21,23 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+
+namespace detail {
+
+/// A list of std::int64_t, and a sentence for lists of other integers.
+struct int64_list : std::span<const std::int64_t> {
+  using std::span<const std::int64_t>::span;
+  int64_list() = default;
+  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
+  template <integers_in_memory X>
+  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
+    static_assert(std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+                  "attention_options: positions, counts and offsets are lists of std::int64_t, such as "
+                  "std::vector<std::int64_t>; copy a list of another integer type to one");
+  }
+};
+
+}  // namespace detail
 
 /// Options of a call of attention; every default is the plain causal attention of a decoder.
 ///
@@ -65,22 +83,22 @@ struct attention_options {
   /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
-  std::span<const std::int64_t> query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, a step
-  /// with a window too; a cache knows the order of its tokens.
-  std::span<const std::int64_t> key_positions = {};
+  detail::int64_list query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also a
+  /// decoding step with a window; a cache knows the order of its tokens.
+  detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
   /// positions matter and are not listed.
-  std::span<const std::int64_t> query_counts = {};
+  detail::int64_list query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
-  std::span<const std::int64_t> key_counts = {};
+  detail::int64_list key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
   /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
   /// positions are counted in each segment as they are in a row.
-  std::span<const std::int64_t> query_offsets = {};
+  detail::int64_list query_offsets = {};
   /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
-  std::span<const std::int64_t> key_offsets = {};
+  detail::int64_list key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
   /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
   double dropout = 0;

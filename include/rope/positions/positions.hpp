@@ -4,7 +4,9 @@
 
 #include <algorithm>  // std::min, std::max
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -249,6 +251,22 @@ struct segmented_positions {
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
 
+/// Ids in braces, or none: a start of 0.
+struct braced_ids : integer_list<std::int64_t> {
+  braced_ids() = default;
+  braced_ids(std::initializer_list<std::int64_t> list)
+      : integer_list<std::int64_t>(std::span(list.begin(), list.size())) {}
+};
+struct braced_positions : listed_positions<std::int64_t> {
+  std::int64_t operator()(Index b, Index t) const {
+    return ids.data ? listed_positions::operator()(b, t) : t;
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    return ids.data ? listed_positions::range(function, batch, tokens)
+                    : contiguous_positions{0}.range(function, batch, tokens);
+  }
+};
+
 /// The caller's positions in one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
@@ -265,6 +283,7 @@ template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids.list, tokens};
 }
+inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
 started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
   return {rows.starts};
@@ -277,7 +296,8 @@ segmented_positions<Integer> position_source(const segments<Integer>& ragged, In
 }  // namespace detail
 
 /// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+/// [batch, tokens], or in braces; `row_starts`; `segments`. An expression is evaluated once, into memory of
+/// its own.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});

@@ -342,6 +342,10 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
     if (tokens != 1) part.append_to(text);
   return text;
 }
+inline std::string as_given(const braced_positions& positions, Index tokens) {
+  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
+}
+
 /// Refuses a window of channels that does not lie in the head.
 ///
 /// Throws:  std::invalid_argument

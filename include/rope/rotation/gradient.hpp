@@ -39,7 +39,7 @@ inline namespace ROPE_ABI {
 ///
 /// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
 ///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
@@ -54,7 +54,7 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
 ///
 /// Parameters, errors, accuracy and cost are those of `rotate` of queries and keys.
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
@@ -69,7 +69,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`
 template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
                         const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);

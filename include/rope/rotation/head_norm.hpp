@@ -171,7 +171,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 /// Cost:      one read and one write of x; scratch as above
 /// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class W, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table& table,
                           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
@@ -191,7 +191,7 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 /// Requires:  q and k share no element; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q_norm,
                           const head_norm<KW>& k_norm, const Table& table, const P& positions = P{},
                           const Threads& threads = {}) {
@@ -207,7 +207,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
 /// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm, const Table& table,
                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate_to", Layout, P, Threads);

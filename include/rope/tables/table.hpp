@@ -101,6 +101,14 @@ class frequency_table {
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
+  /// Reports a rotary_dim in place of frequencies, at compile time.
+  template <std::integral RotaryDim, std::integral... Counts>
+  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+    static_assert(
+        sizeof(RotaryDim) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+  }
+
   /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
   /// theirs.
   ///

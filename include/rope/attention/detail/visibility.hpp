@@ -196,7 +196,7 @@ class visibility {
 
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
-    const auto queries = options_.query_offsets, keys = key_offsets();
+    const std::span<const std::int64_t> queries = options_.query_offsets, keys = key_offsets();
     const auto s = static_cast<std::size_t>(
         std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
     return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
