@@ -7132,71 +7132,26 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
   rotation_plan<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
 }
-/// Every head of `x` rotated into `out`. A table without rows serves a call in which no query sees a key.
-template <class Layout, class T, class S, class Source, class Threads>
-void rotate_where_seen(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                       const Source& positions, const Threads& threads) {
-  if (table.table().rows() > 0) rotate_all<Layout, false>(x, out, table, positions, threads);
-}
-/// The gradient with respect to what `rotate_where_seen` wrote becomes that with respect to what it read.
-template <class Layout, class T, class S, class Source, class Threads>
-void rotate_gradient_where_seen(const head_view<T>& d_x, const placed_table<S>& table,
-                                const Source& positions, const Threads& threads) {
-  if (table.table().rows() > 0)
-    rotate_all<Layout, true, T>(d_x, d_x, table, positions, threads, reverse_rotation::transpose);
-}
-// Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
-// that sees nothing and a key past its row's count need no row of the table: they turn by any that is there,
-// and nothing reads them.
-struct attending_queries {
-  const visibility& rule;
-  std::int64_t unused;  // a position of the table
-  std::int64_t operator()(Index b, Index t) const {
-    return rule.has_no_key_in_range(b, t) ? unused : rule.query_position(b, t);
-  }
-};
-struct attended_keys {
-  const visibility& rule;
-  std::int64_t unused;
-  std::int64_t operator()(Index b, Index t) const {
-    return t < rule.key_count(b) ? rule.key_position(b, t) : unused;
-  }
-};
-template <class T>
-struct rotated_pair {
-  head_view<const T> q, k;
-};
-/// Copies of q and k, rotated; valid until the next call with the same T on the same thread.
+/// Rotates queries and keys by the positions that attention gives them, or turns gradients with respect to
+/// rotated ones into those with respect to unrotated ones, if `inverse`. What is written may be what is read.
 ///
-/// Requires:  the options are checked
-/// Throws:    as `rotate`, before anything is written
-template <class Layout, class T, class S, class Threads = this_thread>
-rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
-                                 const head_view<const T>& k, const query_key_tables<S>& tables,
-                                 const visibility& rule, const Threads& threads = {}) {
-  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  const attending_queries query_positions = {rule, query_table.table().first()};
-  const attended_keys key_positions = {rule, key_table.table().first()};
-  check_rotations<Layout>(function, q, k, tables, rule);
-  struct rotated_copies {};
-  T* memory = workspace<rotated_copies, T>(q.size() + k.size());
-  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
-  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  rotate_where_seen<Layout>(q, rotated_q, query_table, query_positions, threads);
-  rotate_where_seen<Layout>(k, rotated_k, key_table, key_positions, threads);
-  return {rotated_q, rotated_k};
-}
-/// Turns gradients with respect to the rotated queries and keys into gradients with respect to the unrotated
-/// ones, in place.
-template <class Layout, class T, class S, class Threads>
-void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
-                           const query_key_tables<S>& tables, const visibility& rule,
-                           const Threads& threads) {
-  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  const attending_queries query_positions = {rule, query_table.table().first()};
-  const attended_keys key_positions = {rule, key_table.table().first()};
-  rotate_gradient_where_seen<Layout>(d_q, query_table, query_positions, threads);
-  rotate_gradient_where_seen<Layout>(d_k, key_table, key_positions, threads);
+/// A query that sees nothing and a key past its row's count need no row of the table: they rotate by any that
+/// is there, and nothing reads them. A table without rows serves a call in which no query sees a key.
+template <class Layout, bool inverse, class T, class S, class Threads>
+void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
+                     const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
+                     const Threads& threads) {
+  const auto rotate = [&](const auto& x, const auto& to, const placed_table<S>& table,
+                          const auto& positions) {
+    if (table.table().rows() > 0)
+      rotate_all<Layout, inverse, T>(x, to, table, positions, threads, reverse_rotation::transpose);
+  };
+  rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
+    return rules.has_no_key_in_range(b, t) ? unused : rules.query_position(b, t);
+  });
+  rotate(k, to_k, tables.keys(), [&, unused = tables.keys().table().first()](Index b, Index t) {
+    return t < rules.key_count(b) ? rules.key_position(b, t) : unused;
+  });
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -11671,13 +11626,18 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   detail::check_attention_gradient(tape, options, by_options, true);
   const detail::visibility rule(options,
                                 {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
-  const auto rotated =
-      detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, pair, rule, threads);
-  attention_tape<T> turned = tape;
-  turned.q = rotated.q;
-  turned.k = rotated.k;
-  detail::differentiate_attention(turned, rule, by_options, threads);
-  detail::rotate_gradients_back<Layout>(tape.d_q, tape.d_k, pair, rule, threads);
+  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rule);
+  struct rotated_copies {};
+  T* memory = detail::workspace<rotated_copies, T>(tape.q.size() + tape.k.size());
+  const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
+                     k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
+                              tape.k.head_dim);
+  detail::rotate_operands<Layout, false, T>(tape.q, q, tape.k, k, pair, rule, threads);
+  attention_tape<T> rotated = tape;
+  rotated.q = q;
+  rotated.k = k;
+  detail::differentiate_attention(rotated, rule, by_options, threads);
+  detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rule, threads);
 }
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -13274,9 +13234,11 @@ struct ring_policy {
   ring_positions positions = ring_positions::sequence;
 };
 namespace detail {
+/// Slots of a row of a ring.
+///
 /// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
 ///          rotated keys
-inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
+inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
       policy.window > limit || policy.chunk > limit)
@@ -13286,11 +13248,6 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
   if (policy.positions == ring_positions::cache && storage != key_storage::raw)
     throw_invalid("ring_cache",
                   "positions in the cache change with every token and need raw keys, got rotated ones");
-  return policy;
-}
-/// Slots of a row of a ring.  Throws: as checked_policy
-inline Index checked_slots(const ring_policy& policy, key_storage storage) {
-  checked_policy(policy, storage);
   return policy.sinks + policy.window + policy.chunk - 1;
 }
 [[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
@@ -14353,22 +14310,9 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
                                                     : "the right table at another channel";
   throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
 }
-/// Throws:  std::invalid_argument if keys that were rotated before would join keys of a known rotation
-inline void require_given_keys(const char* function, const key_rotation& stored) {
-  if (stored.known)
-    throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
-}
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
 [[noreturn]] inline void refuse_raw_keys(const char* function) {
   throw_invalid(function, "raw keys are rotated when they are read; append them without a layout and table");
-}
-[[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
-  throw_invalid(function, "raw keys have no angles; read them by the new table instead");
-}
-inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
-  if (storage != key_storage::raw)
-    throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
-                  delta);
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -14574,10 +14518,6 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
     got = "the right ones at another channel";
   if (got != nullptr)
     throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
-}
-/// Of two rotations that turn alike, the one that knows the frequencies on all axes, if either does.
-inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
-  return given.table != 0 ? given : stored;
 }
 /// What turns keys by steps along all axes at once, without the attention_factor.
 template <class Layout, class T, class S>
@@ -16133,53 +16073,6 @@ class axes_rows {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// The rows that the rows of a cache are made of, [batch].
-///
-/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-///
-/// \param rows  rows.checked(function, b) refuses what is no row
-template <class Rows>
-std::vector<Index> checked_sources(const char* function, const row_list& from, const Rows& rows,
-                                   Index batch) {
-  if (from.size() != static_cast<std::size_t>(batch))
-    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
-  std::vector<Index> sources;
-  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from.given(b)));
-  return sources;
-}
-/// Makes every row b what row source[b] was, of rows that can be copied over another and swapped.
-///
-/// \param source     [batch], each a row
-/// \param overwrite  overwrite(row, to)
-/// \param exchange   exchange(first, second)
-template <class Overwrite, class Exchange>
-void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const Exchange& exchange) {
-  const std::size_t batch = source.size();
-  const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
-  std::vector<Index> readers(batch);
-  for (std::size_t b = 0; b < batch; ++b)
-    if (!stays(b)) ++readers[static_cast<std::size_t>(source[b])];
-  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
-  for (std::size_t first = 0; first < batch; ++first)
-    for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
-      const Index made_of = source[b];
-      overwrite(made_of, static_cast<Index>(b));
-      source[b] = static_cast<Index>(b);
-      b = static_cast<std::size_t>(made_of);
-      --readers[b];
-    }
-  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
-  for (std::size_t b = 0; b < batch; ++b) {
-    std::size_t to = b;
-    while (source[to] != static_cast<Index>(b)) {
-      const Index next = source[to];
-      exchange(static_cast<Index>(to), next);
-      source[to] = static_cast<Index>(to);
-      to = static_cast<std::size_t>(next);
-    }
-    source[to] = static_cast<Index>(to);
-  }
-}
 /// Makes row `to` of a cache what row `from` is.
 ///
 /// \param rows   the slots of each row that are in use, used(b), and what the cache knows of them
@@ -16198,14 +16091,33 @@ void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... 
 /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
 template <class Rows, class... Parts>
 void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
-  reorder_rows(
-      checked_sources(function, from, rows, batch),
-      [&](Index row, Index to) { detail::copy_row(function, row, to, rows, parts...); },
-      [&](Index a, Index b) {
-        const Index count = (std::max)(rows.used(a), rows.used(b));
-        (parts.swap_rows(a, b, count), ...);
-        rows.swap_rows(a, b);
-      });
+  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
+  if (from.size() != at(batch))
+    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
+  std::vector<Index> source, readers(from.size());
+  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
+  const auto stays = [&](Index b) { return source[at(b)] == b; };
+  for (Index b = 0; b < batch; ++b)
+    if (!stays(b)) ++readers[at(source[at(b)])];
+  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+  for (Index first = 0; first < batch; ++first)
+    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
+      const Index made_of = std::exchange(source[at(b)], b);
+      detail::copy_row(function, made_of, b, rows, parts...);
+      b = made_of;
+    }
+  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+  for (Index b = 0; b < batch; ++b) {
+    Index to = b;
+    while (source[at(to)] != b) {
+      const Index next = std::exchange(source[at(to)], to),
+                  count = (std::max)(rows.used(to), rows.used(next));
+      (parts.swap_rows(to, next, count), ...);
+      rows.swap_rows(to, next);
+      to = next;
+    }
+    source[at(to)] = to;
+  }
 }
 }  // namespace detail
 }  // namespace ROPE_ABI
@@ -16262,7 +16174,8 @@ class stored_tokens {
   bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
   /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
   void check_given(const char* function) const {
-    if (!rows_.empty()) require_given_keys(function, rotation_);
+    if (!rows_.empty() && rotation_.known)
+      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
   }
   template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
@@ -16322,10 +16235,10 @@ class stored_tokens {
       memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
                                              positions_of_row(positions, b, first), norm);
     });
-    if (on_axes() && !rows_.empty())
-      rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
-    else
-      rotation_ = rotation_of<Layout>(table);
+    // Of two rotations that rotate alike, the one that knows the frequencies on all axes, if either does.
+    if (const key_rotation given = rotation_of<Layout>(table);
+        !on_axes() || rows_.empty() || given.table != 0)
+      rotation_ = given;
     if constexpr (by_rows)
       note(k.tokens, counts,
            [&](Index b, Index t, Index a) { return table.table().coordinate(positions(b, t), a); });
@@ -16344,7 +16257,8 @@ class stored_tokens {
   template <class Layout, class From, class To>
   void rebase(const char* owner, const char* function, const placed_table<From>& from,
               const placed_table<To>& to) {
-    if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
+    if (storage_ == key_storage::raw)
+      throw_invalid(function, "raw keys have no angles; read them by the new table instead");
     check_table<Layout>(owner, from);
     if (on_axes()) {
       turn_between_axes<Layout, numbers_of<T>, From, To> turn(
@@ -16379,7 +16293,9 @@ class stored_tokens {
   }
   /// Raw keys have no angle to turn by.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
-    check_shift_without_table(function, storage_, delta);
+    if (storage_ != key_storage::raw)
+      throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
+                    delta);
     const row_range rows = checked_shift(function, first, count, delta, row);
     note_shift(rows, first, first + count, delta);
   }

@@ -328,13 +328,18 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   detail::check_attention_gradient(tape, options, by_options, true);
   const detail::visibility rule(options,
                                 {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
-  const auto rotated =
-      detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, pair, rule, threads);
-  attention_tape<T> turned = tape;
-  turned.q = rotated.q;
-  turned.k = rotated.k;
-  detail::differentiate_attention(turned, rule, by_options, threads);
-  detail::rotate_gradients_back<Layout>(tape.d_q, tape.d_k, pair, rule, threads);
+  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rule);
+  struct rotated_copies {};
+  T* memory = detail::workspace<rotated_copies, T>(tape.q.size() + tape.k.size());
+  const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
+                     k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
+                              tape.k.head_dim);
+  detail::rotate_operands<Layout, false, T>(tape.q, q, tape.k, k, pair, rule, threads);
+  attention_tape<T> rotated = tape;
+  rotated.q = q;
+  rotated.k = k;
+  detail::differentiate_attention(rotated, rule, by_options, threads);
+  detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rule, threads);
 }
 
 }  // namespace ROPE_ABI

@@ -49,9 +49,11 @@ struct ring_policy {
 
 namespace detail {
 
+/// Slots of a row of a ring.
+///
 /// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
 ///          rotated keys
-inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
+inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
   if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
       policy.window > limit || policy.chunk > limit)
@@ -61,11 +63,6 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
   if (policy.positions == ring_positions::cache && storage != key_storage::raw)
     throw_invalid("ring_cache",
                   "positions in the cache change with every token and need raw keys, got rotated ones");
-  return policy;
-}
-/// Slots of a row of a ring.  Throws: as checked_policy
-inline Index checked_slots(const ring_policy& policy, key_storage storage) {
-  checked_policy(policy, storage);
   return policy.sinks + policy.window + policy.chunk - 1;
 }
 

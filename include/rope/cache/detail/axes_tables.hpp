@@ -125,11 +125,6 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
     throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
 
-/// Of two rotations that turn alike, the one that knows the frequencies on all axes, if either does.
-inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
-  return given.table != 0 ? given : stored;
-}
-
 /// What turns keys by steps along all axes at once, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <rope/base/message.hpp>
-#include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
@@ -45,25 +44,9 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
   throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
 }
 
-/// Throws:  std::invalid_argument if keys that were rotated before would join keys of a known rotation
-inline void require_given_keys(const char* function, const key_rotation& stored) {
-  if (stored.known)
-    throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
-}
-
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
 [[noreturn]] inline void refuse_raw_keys(const char* function) {
   throw_invalid(function, "raw keys are rotated when they are read; append them without a layout and table");
-}
-
-[[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
-  throw_invalid(function, "raw keys have no angles; read them by the new table instead");
-}
-
-inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
-  if (storage != key_storage::raw)
-    throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
-                  delta);
 }
 
 }  // namespace detail

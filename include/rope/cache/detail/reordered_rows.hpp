@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::max
 #include <cstddef>
+#include <utility>  // std::exchange
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -15,55 +16,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The rows that the rows of a cache are made of, [batch].
-///
-/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
-///
-/// \param rows  rows.checked(function, b) refuses what is no row
-template <class Rows>
-std::vector<Index> checked_sources(const char* function, const row_list& from, const Rows& rows,
-                                   Index batch) {
-  if (from.size() != static_cast<std::size_t>(batch))
-    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
-  std::vector<Index> sources;
-  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from.given(b)));
-  return sources;
-}
-
-/// Makes every row b what row source[b] was, of rows that can be copied over another and swapped.
-///
-/// \param source     [batch], each a row
-/// \param overwrite  overwrite(row, to)
-/// \param exchange   exchange(first, second)
-template <class Overwrite, class Exchange>
-void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const Exchange& exchange) {
-  const std::size_t batch = source.size();
-  const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
-  std::vector<Index> readers(batch);
-  for (std::size_t b = 0; b < batch; ++b)
-    if (!stays(b)) ++readers[static_cast<std::size_t>(source[b])];
-  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
-  for (std::size_t first = 0; first < batch; ++first)
-    for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
-      const Index made_of = source[b];
-      overwrite(made_of, static_cast<Index>(b));
-      source[b] = static_cast<Index>(b);
-      b = static_cast<std::size_t>(made_of);
-      --readers[b];
-    }
-  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
-  for (std::size_t b = 0; b < batch; ++b) {
-    std::size_t to = b;
-    while (source[to] != static_cast<Index>(b)) {
-      const Index next = source[to];
-      exchange(static_cast<Index>(to), next);
-      source[to] = static_cast<Index>(to);
-      to = static_cast<std::size_t>(next);
-    }
-    source[to] = static_cast<Index>(to);
-  }
-}
 
 /// Makes row `to` of a cache what row `from` is.
 ///
@@ -84,14 +36,33 @@ void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... 
 /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
 template <class Rows, class... Parts>
 void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
-  reorder_rows(
-      checked_sources(function, from, rows, batch),
-      [&](Index row, Index to) { detail::copy_row(function, row, to, rows, parts...); },
-      [&](Index a, Index b) {
-        const Index count = (std::max)(rows.used(a), rows.used(b));
-        (parts.swap_rows(a, b, count), ...);
-        rows.swap_rows(a, b);
-      });
+  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
+  if (from.size() != at(batch))
+    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
+  std::vector<Index> source, readers(from.size());
+  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
+  const auto stays = [&](Index b) { return source[at(b)] == b; };
+  for (Index b = 0; b < batch; ++b)
+    if (!stays(b)) ++readers[at(source[at(b)])];
+  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+  for (Index first = 0; first < batch; ++first)
+    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
+      const Index made_of = std::exchange(source[at(b)], b);
+      detail::copy_row(function, made_of, b, rows, parts...);
+      b = made_of;
+    }
+  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+  for (Index b = 0; b < batch; ++b) {
+    Index to = b;
+    while (source[at(to)] != b) {
+      const Index next = std::exchange(source[at(to)], to),
+                  count = (std::max)(rows.used(to), rows.used(next));
+      (parts.swap_rows(to, next, count), ...);
+      rows.swap_rows(to, next);
+      to = next;
+    }
+    source[at(to)] = to;
+  }
 }
 
 }  // namespace detail

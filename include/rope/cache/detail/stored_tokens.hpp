@@ -83,7 +83,8 @@ class stored_tokens {
   bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
   /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
   void check_given(const char* function) const {
-    if (!rows_.empty()) require_given_keys(function, rotation_);
+    if (!rows_.empty() && rotation_.known)
+      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
   }
   template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
@@ -143,10 +144,10 @@ class stored_tokens {
       memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
                                              positions_of_row(positions, b, first), norm);
     });
-    if (on_axes() && !rows_.empty())
-      rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
-    else
-      rotation_ = rotation_of<Layout>(table);
+    // Of two rotations that rotate alike, the one that knows the frequencies on all axes, if either does.
+    if (const key_rotation given = rotation_of<Layout>(table);
+        !on_axes() || rows_.empty() || given.table != 0)
+      rotation_ = given;
     if constexpr (by_rows)
       note(k.tokens, counts,
            [&](Index b, Index t, Index a) { return table.table().coordinate(positions(b, t), a); });
@@ -167,7 +168,8 @@ class stored_tokens {
   template <class Layout, class From, class To>
   void rebase(const char* owner, const char* function, const placed_table<From>& from,
               const placed_table<To>& to) {
-    if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
+    if (storage_ == key_storage::raw)
+      throw_invalid(function, "raw keys have no angles; read them by the new table instead");
     check_table<Layout>(owner, from);
     if (on_axes()) {
       turn_between_axes<Layout, numbers_of<T>, From, To> turn(
@@ -203,7 +205,9 @@ class stored_tokens {
   }
   /// Raw keys have no angle to turn by.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
-    check_shift_without_table(function, storage_, delta);
+    if (storage_ != key_storage::raw)
+      throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
+                    delta);
     const row_range rows = checked_shift(function, first, count, delta, row);
     note_shift(rows, first, first + count, delta);
   }
