@@ -3077,8 +3077,8 @@ struct attention_options {
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also a
-  /// decoding step with a window; a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also
+  /// a decoding step with a window; a cache knows the order of its tokens.
   detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
@@ -13500,9 +13500,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line. So
-      // the pairs before the first line are rotated in smaller packets, where that pays: half_split with heads
-      // of 128 channels, but not of 80.
+      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line.
+      // So the pairs before the first line are rotated in smaller packets, where that pays: half_split with
+      // heads of 128 channels, but not of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -13717,8 +13717,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than
-  /// L2 and less than most shared L3.
+  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more
+  /// than L2 and less than most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;

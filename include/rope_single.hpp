@@ -2095,8 +2095,8 @@ struct attention_options {
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also a
-  /// decoding step with a window; a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also
+  /// a decoding step with a window; a cache knows the order of its tokens.
   detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
@@ -2612,8 +2612,8 @@ inline std::uint64_t eight_of(const bool* mask) {
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
 /// Removes from the keys that a query sees those that its row of a mask hides. `mask` holds the entries from
-/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles, reading
-/// them one by one is a large share of a prefill.
+/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles,
+/// reading them one by one is a large share of a prefill.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -6752,9 +6752,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line. So
-      // the pairs before the first line are rotated in smaller packets, where that pays: half_split with heads
-      // of 128 channels, but not of 80.
+      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line.
+      // So the pairs before the first line are rotated in smaller packets, where that pays: half_split with
+      // heads of 128 channels, but not of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -6969,8 +6969,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than
-  /// L2 and less than most shared L3.
+  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more
+  /// than L2 and less than most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -8372,86 +8372,8 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 }  // namespace rope
 #endif  // ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 
-#ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
-#define ROPE_ATTENTION_DETAIL_PREFILL_HPP
-
-#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-/// How the softmax of a query begins, and what is made of it in the end.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
-///
-/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
-/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
-template <class T>
-void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
-  using A = arithmetic<T>;
-  using P = packet<A>;
-  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
-  Index c = 0;
-  if constexpr (in_packets) {
-    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
-    for (; c + lanes<P> <= count; c += lanes<P>)
-      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
-  }
-  for (; c < count; ++c)
-    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
-}
-/// A sink logit in units of log2; saturated, as scores are.
-template <class A>
-double sink_score(float logit) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
-}
-/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
-template <class A>
-void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
-  const auto logits = rules.options().sink_logits;
-  for (Index r = 0; r < strip.count; ++r) {
-    state.maximum[r] =
-        logits.empty() ? A(0)
-                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
-    state.sum[r] = logits.empty() ? A(0) : A(1);
-  }
-}
-/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
-/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
-/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
-/// channel is a product, which is rounded in one way only.
-template <class A>
-auto divided(const const_channels_map<A>& channels, A divisor) {
-#if defined(__FAST_MATH__)
-  return channels * as_computed(A(1) / divisor);
-#else
-  return channels / divisor;
-#endif
-}
-/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
-template <class A, class T>
-void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (equal(sum, A(0)))
-    std::fill(out, out + count, T(0));
-  else
-    channels_map<T>(out, count) =
-        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
-            .template cast<T>();
-}
-template <class A>
-void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
-  const auto report = rules.options().log_sum_exp;
-  if (report.empty()) return;
-  const attention_shape& shape = rules.shape();
-  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      equal(sum, A(0)) || rules.is_padding(b, i)
-          ? attention_options::no_keys
-          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
-}
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
 #ifndef ROPE_BASE_SIMD_PAIR_PANELS_HPP
 #define ROPE_BASE_SIMD_PAIR_PANELS_HPP
@@ -8464,16 +8386,18 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
 ///
-///     number, stored, sum        what is packed, what keys and values are in memory, what products are added to
-///     pairs, sums, reals, lanes  a register of pairs, of sums and of floats, and how many it has
+///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
+///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
 ///     load(from), load_first(from, count)
-///                                pairs of neighbours, of the packed or the stored numbers; zeros after `count`
-///     fill(from)                 one pair in every lane
-///     multiply_add(a, b, c)      a.even * b.even + a.odd * b.odd + c in every lane
-///     of_tokens(first, second)   pairs of the same channel of two tokens: of one half of the channels, and of
-///                                the other
-///     place_of_channel(c)        where channel c of 2 * lanes is in these two registers, one after the other
-///     as_floats(sums)            the sums as floats
+///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     fill(from)           one pair in every lane
+///     multiply_add(a, b, c)
+///                          a.even * b.even + a.odd * b.odd + c in every lane
+///     of_tokens(first, second)
+///                          pairs of the same channel of two tokens: of one half of the channels, and of the
+///                          other
+///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
+///     as_floats(sums)      the sums as floats
 template <class X>
 concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
                                  const typename X::pairs& a, const typename X::sums& sums) {
@@ -8625,7 +8549,7 @@ void pack_row_of_pairs(const typename Products::stored* row, Index half, Index d
 }  // namespace rope
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
-/// Attention of many queries: the operands of its products, packed tile by tile, and the kernel.
+/// What attention of many queries multiplies, packed tile by tile.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -8637,9 +8561,9 @@ struct query_block {
   Index b, kv, first_head, heads, first_token, tokens;
   Index rows() const { return tokens * heads; }
 };
-/// Calls visit(n, keys, values) for runs of keys and values of a tile, which begin with key n of it: at regular
-/// strides, and columns of one panel from n % width on. What is packed behind them in the panel are zeros,
-/// until the next keys come.
+/// Calls visit(n, keys, values) for runs of keys and values of a tile, which begin with key n of it: at
+/// regular strides, and columns of one panel from n % width on. What is packed after them in the panel are
+/// zeros, until the next keys come.
 template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
@@ -8654,19 +8578,19 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 }
 /// What prefill_block multiplies: the queries of a block, and a tile of keys and values, packed.
 ///
-///     pack_queries(t, factor)        the rows of the heads of token t of the block, times factor
-///     clear_query(row)               zeros, of a row that sees nothing or is none
-///     pack_tile(begin, count)        keys and values of the tile that begins with key `begin`
-///     score(s, hull, scores)         scores [rows, tile] of strip s with the panels that hold keys of the hull
-///     finite_values(count)           whether the values of the tile are numbers
-///     exceeds(hull)                  whether values outside of the hull are multiplied too, by zero
+///     pack_queries(t, factor)  the rows of the heads of token t of the block, times factor
+///     clear_query(row)         zeros, of a row that sees nothing or is none
+///     pack_tile(begin, count)  keys and values of the tile that begins with key `begin`
+///     score(s, hull, scores)   scores [rows, tile] of strip s with the panels that hold keys of the hull
+///     finite_values(count)     whether the values of the tile are numbers
+///     exceeds(hull)            whether values outside of the hull are multiplied too, by zero
 ///     add_values(hull, weights, shrink, sums)
-///                                    sums [value_panels, rows, width] = shrink * sums + weights * values of the
-///                                    hull; the weights may be overwritten
+///                              sums [value_panels, rows, width] = shrink * sums + weights * values of the
+///                              hull; the weights may be overwritten
 ///     add_visible_values(rows, weights, softmax, sums)
-///                                    the same where values that rows do not see are not numbers: a row all of
-///                                    whose values are numbers gets the bits of add_values
-///     in_order(sums, room)           the sums of a panel in the order of channels
+///                              the same where values that rows do not see are not numbers: a row all of
+///                              whose values are numbers gets the bits of add_values
+///     in_order(sums, room)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
                                     tile_softmax<A>& softmax) {
@@ -8867,161 +8791,10 @@ class paired_operands {
   number* values_;     // [value_panels, tile / 2, width] of pairs
   float* key_scales_;  // [tile], of quantized keys
 };
-// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
-// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
-// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
-// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
-// tokens at all.
-/// What strips keep between tiles, cut from the scratch of the thread.
-template <class A>
-struct prefill_state {
-  using shape = panel_shape<A>;
-  Index strips, value_panels;
-  A* sums;                // [strips, value_panels, rows, width]
-  softmax_rows<A> state;  // [strips, rows]
-  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
-  softmax_rows<A> total;
-  A* scores;  // [rows, tile]
-  prefill_state(Index strip_count, Index value_dim)
-      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
-    struct prefill_sums {};
-    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
-    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
-    state.maximum = sums + all_rows * padded_values;
-    state.sum = state.maximum + all_rows;
-    total_sums = state.sum + all_rows;
-    total.maximum = total_sums + all_rows * padded_values;
-    total.sum = total.maximum + all_rows;
-    scores = total.sum + all_rows;
-  }
-  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
-  softmax_rows<A> strip_state(Index s) const {
-    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
-  }
-};
-/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
-template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
-requires prefill_products<Operands, arithmetic<T>>
-class prefill_block {
-  using A = arithmetic<T>;
-  using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
- public:
-  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
-  /// a hundredth of the work.
-  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
-  prefill_block(const call_type& call, const query_block& block)
-      : call_(call),
-        block_(block),
-        factors_(call.rules),
-        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
-        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
-        operands_(call, block, m_.strips) {}
-  void run() {
-    pack_queries();
-    Index run = keys_.begin() / run_of_keys;
-    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
-      if (begin / run_of_keys != run) end_run();
-      run = begin / run_of_keys;
-      attend_tile(begin, count);
-    });
-    if (has_total_) {
-      end_run();
-      std::swap(m_.sums, m_.total_sums);
-      std::swap(m_.state, m_.total);
-    }
-    for (Index s = 0; s < m_.strips; ++s) write(s);
-  }
- private:
-  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
-  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
-  static constexpr Index run_of_keys = 32 * shape::tile;
-  /// Adds the sums of the present run to those of the runs before.
-  void end_run() {
-    const Index panel = shape::rows * shape::width;
-    if (!has_total_) {
-      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
-      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
-    }
-    has_total_ = true;
-    for (Index s = 0; s < m_.strips; ++s)
-      for (Index r = 0; r < rows_of(s).count; ++r) {
-        const Index row = s * shape::rows + r;
-        if (equal(m_.state.sum[row], A(0))) continue;
-        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
-                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
-        for (Index p = 0; p < m_.value_panels; ++p) {
-          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
-          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
-          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
-        }
-        m_.state.maximum[row] = m_.state.sum[row] = A(0);
-      }
-  }
-  strip_rows rows_of(Index s) const {
-    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
-    return {block_.b,     block_.first_token, block_.first_head,
-            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
-  }
-  void pack_queries() {
-    const Index heads = block_.heads;
-    for (Index t = 0; t < block_.tokens; ++t)
-      if (!keys_.of(block_.first_token + t).empty())
-        operands_.pack_queries(t, factors_.query);
-      else
-        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
-    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
-    std::fill(m_.sums, m_.state.maximum, A(0));
-    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
-  }
-  void attend_tile(Index begin, Index count) {
-    operands_.pack_tile(begin, count);
-    bool known = false, finite = true;
-    for (Index s = 0; s < m_.strips; ++s) {
-      const strip_rows rows = rows_of(s);
-      tile_softmax<A> softmax(keys_, rows);
-      const tile_range hull = softmax.hull();
-      if (hull.empty()) continue;
-      operands_.score(s, hull, m_.scores);
-      softmax.run(m_.scores, factors_, m_.strip_state(s));
-      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
-      if (multiplies_hidden && !known) {
-        known = true;
-        finite = operands_.finite_values(count);
-      }
-      if (multiplies_hidden && !finite)
-        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
-      else
-        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
-    }
-  }
-  void write(Index s) {
-    const strip_rows rows = rows_of(s);
-    const softmax_rows<A> state = m_.strip_state(s);
-    const Index channels = call_.v.head_dim;
-    A room[std::size_t(shape::width)];
-    for (Index r = 0; r < rows.count; ++r) {
-      const A* sums = m_.strip_sums(s) + r * shape::width;
-      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
-      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
-                       (std::min)(shape::width, channels - c), out + c);
-      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
-                        state.sum[r]);
-    }
-  }
-  const call_type& call_;
-  query_block block_;
-  score_factors factors_;
-  block_keys keys_;
-  prefill_state<A> m_;
-  Operands operands_;
-  bool has_total_ = false;
-};
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
-#endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
+#endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
 #ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 #define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
@@ -9355,6 +9128,84 @@ class bfloat16_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+/// How the softmax of a query begins, and what is made of it in the end.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
+///
+/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
+/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
+template <class T>
+void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
+  using A = arithmetic<T>;
+  using P = packet<A>;
+  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
+  Index c = 0;
+  if constexpr (in_packets) {
+    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
+    for (; c + lanes<P> <= count; c += lanes<P>)
+      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
+  }
+  for (; c < count; ++c)
+    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
+}
+/// A sink logit in units of log2; saturated, as scores are.
+template <class A>
+double sink_score(float logit) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
+}
+/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+template <class A>
+void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
+  const auto logits = rules.options().sink_logits;
+  for (Index r = 0; r < strip.count; ++r) {
+    state.maximum[r] =
+        logits.empty() ? A(0)
+                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
+    state.sum[r] = logits.empty() ? A(0) : A(1);
+  }
+}
+/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
+/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
+/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
+/// channel is a product, which is rounded in one way only.
+template <class A>
+auto divided(const const_channels_map<A>& channels, A divisor) {
+#if defined(__FAST_MATH__)
+  return channels * as_computed(A(1) / divisor);
+#else
+  return channels / divisor;
+#endif
+}
+/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+template <class A, class T>
+void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
+  if (equal(sum, A(0)))
+    std::fill(out, out + count, T(0));
+  else
+    channels_map<T>(out, count) =
+        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
+            .template cast<T>();
+}
+template <class A>
+void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
+  const auto report = rules.options().log_sum_exp;
+  if (report.empty()) return;
+  const attention_shape& shape = rules.shape();
+  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+      equal(sum, A(0)) || rules.is_padding(b, i)
+          ? attention_options::no_keys
+          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
+}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
 /// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
@@ -10108,6 +9959,168 @@ class integer_decode_operands {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
+
+#ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
+#define ROPE_ATTENTION_DETAIL_PREFILL_HPP
+/// Attention of many queries: the kernel.
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
+// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
+// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
+// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
+// tokens at all.
+/// What strips keep between tiles, cut from the scratch of the thread.
+template <class A>
+struct prefill_state {
+  using shape = panel_shape<A>;
+  Index strips, value_panels;
+  A* sums;                // [strips, value_panels, rows, width]
+  softmax_rows<A> state;  // [strips, rows]
+  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
+  softmax_rows<A> total;
+  A* scores;  // [rows, tile]
+  prefill_state(Index strip_count, Index value_dim)
+      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
+    struct prefill_sums {};
+    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
+    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
+    state.maximum = sums + all_rows * padded_values;
+    state.sum = state.maximum + all_rows;
+    total_sums = state.sum + all_rows;
+    total.maximum = total_sums + all_rows * padded_values;
+    total.sum = total.maximum + all_rows;
+    scores = total.sum + all_rows;
+  }
+  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
+  softmax_rows<A> strip_state(Index s) const {
+    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
+  }
+};
+/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
+template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
+requires prefill_products<Operands, arithmetic<T>>
+class prefill_block {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+ public:
+  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
+  /// a hundredth of the work.
+  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
+  prefill_block(const call_type& call, const query_block& block)
+      : call_(call),
+        block_(block),
+        factors_(call.rules),
+        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
+        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
+        operands_(call, block, m_.strips) {}
+  void run() {
+    pack_queries();
+    Index run = keys_.begin() / run_of_keys;
+    keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      attend_tile(begin, count);
+    });
+    if (has_total_) {
+      end_run();
+      std::swap(m_.sums, m_.total_sums);
+      std::swap(m_.state, m_.total);
+    }
+    for (Index s = 0; s < m_.strips; ++s) write(s);
+  }
+ private:
+  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
+  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
+  static constexpr Index run_of_keys = 32 * shape::tile;
+  /// Adds the sums of the present run to those of the runs before.
+  void end_run() {
+    const Index panel = shape::rows * shape::width;
+    if (!has_total_) {
+      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
+      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
+    }
+    has_total_ = true;
+    for (Index s = 0; s < m_.strips; ++s)
+      for (Index r = 0; r < rows_of(s).count; ++r) {
+        const Index row = s * shape::rows + r;
+        if (equal(m_.state.sum[row], A(0))) continue;
+        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
+                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
+        for (Index p = 0; p < m_.value_panels; ++p) {
+          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
+          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
+          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
+        }
+        m_.state.maximum[row] = m_.state.sum[row] = A(0);
+      }
+  }
+  strip_rows rows_of(Index s) const {
+    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
+    return {block_.b,     block_.first_token, block_.first_head,
+            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
+  }
+  void pack_queries() {
+    const Index heads = block_.heads;
+    for (Index t = 0; t < block_.tokens; ++t)
+      if (!keys_.of(block_.first_token + t).empty())
+        operands_.pack_queries(t, factors_.query);
+      else
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
+    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
+    std::fill(m_.sums, m_.state.maximum, A(0));
+    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
+  }
+  void attend_tile(Index begin, Index count) {
+    operands_.pack_tile(begin, count);
+    bool known = false, finite = true;
+    for (Index s = 0; s < m_.strips; ++s) {
+      const strip_rows rows = rows_of(s);
+      tile_softmax<A> softmax(keys_, rows);
+      const tile_range hull = softmax.hull();
+      if (hull.empty()) continue;
+      operands_.score(s, hull, m_.scores);
+      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
+      if (multiplies_hidden && !known) {
+        known = true;
+        finite = operands_.finite_values(count);
+      }
+      if (multiplies_hidden && !finite)
+        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
+      else
+        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
+    }
+  }
+  void write(Index s) {
+    const strip_rows rows = rows_of(s);
+    const softmax_rows<A> state = m_.strip_state(s);
+    const Index channels = call_.v.head_dim;
+    A room[std::size_t(shape::width)];
+    for (Index r = 0; r < rows.count; ++r) {
+      const A* sums = m_.strip_sums(s) + r * shape::width;
+      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
+      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+                       (std::min)(shape::width, channels - c), out + c);
+      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
+                        state.sum[r]);
+    }
+  }
+  const call_type& call_;
+  query_block block_;
+  score_factors factors_;
+  block_keys keys_;
+  prefill_state<A> m_;
+  Operands operands_;
+  bool has_total_ = false;
+};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
 /// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
 /// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
 namespace rope {
@@ -10142,8 +10155,8 @@ inline constexpr Index tasks_per_thread = 4;
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
-/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long as
-/// about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
+/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long
+/// as about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -22357,8 +22370,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 /// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
 ///
-/// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one table
-///          per head
+/// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one
+///          table per head
 template <class Layout, bool inverse, class T, rotation_table Table, class P, class Threads>
 void rotate_heads_checked(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                           const P& positions, const Threads& threads) {

@@ -84,8 +84,8 @@ struct attention_options {
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also a
-  /// decoding step with a window; a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also
+  /// a decoding step with a window; a cache knows the order of its tokens.
   detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
   /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where

@@ -25,8 +25,8 @@ namespace detail {
 
 /// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
 ///
-/// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one table
-///          per head
+/// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one
+///          table per head
 template <class Layout, bool inverse, class T, rotation_table Table, class P, class Threads>
 void rotate_heads_checked(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                           const P& positions, const Threads& threads) {

@@ -58,8 +58,8 @@ inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
-/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long as
-/// about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
+/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long
+/// as about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),

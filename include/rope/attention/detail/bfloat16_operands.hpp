@@ -10,7 +10,7 @@
 #include <rope/attention/detail/decode_operands.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/pair_streams.hpp>
-#include <rope/attention/detail/prefill.hpp>
+#include <rope/attention/detail/prefill_operands.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>

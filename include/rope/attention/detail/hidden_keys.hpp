@@ -75,8 +75,8 @@ inline std::uint64_t eight_of(const bool* mask) {
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
 
 /// Removes from the keys that a query sees those that its row of a mask hides. `mask` holds the entries from
-/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles, reading
-/// them one by one is a large share of a prefill.
+/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles,
+/// reading them one by one is a large share of a prefill.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;

@@ -26,16 +26,18 @@ namespace detail {
 
 /// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
 ///
-///     number, stored, sum        what is packed, what keys and values are in memory, what products are added to
-///     pairs, sums, reals, lanes  a register of pairs, of sums and of floats, and how many it has
+///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
+///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
 ///     load(from), load_first(from, count)
-///                                pairs of neighbours, of the packed or the stored numbers; zeros after `count`
-///     fill(from)                 one pair in every lane
-///     multiply_add(a, b, c)      a.even * b.even + a.odd * b.odd + c in every lane
-///     of_tokens(first, second)   pairs of the same channel of two tokens: of one half of the channels, and of
-///                                the other
-///     place_of_channel(c)        where channel c of 2 * lanes is in these two registers, one after the other
-///     as_floats(sums)            the sums as floats
+///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     fill(from)           one pair in every lane
+///     multiply_add(a, b, c)
+///                          a.even * b.even + a.odd * b.odd + c in every lane
+///     of_tokens(first, second)
+///                          pairs of the same channel of two tokens: of one half of the channels, and of the
+///                          other
+///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
+///     as_floats(sums)      the sums as floats
 template <class X>
 concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
                                  const typename X::pairs& a, const typename X::sums& sums) {

@@ -358,9 +358,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line. So
-      // the pairs before the first line are rotated in smaller packets, where that pays: half_split with heads
-      // of 128 channels, but not of 80.
+      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line.
+      // So the pairs before the first line are rotated in smaller packets, where that pays: half_split with
+      // heads of 128 channels, but not of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);

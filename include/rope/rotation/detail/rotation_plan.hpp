@@ -121,8 +121,8 @@ class rotation_plan {
 
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
 
-  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more than
-  /// L2 and less than most shared L3.
+  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more
+  /// than L2 and less than most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
