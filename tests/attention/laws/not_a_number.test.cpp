@@ -246,7 +246,8 @@ TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see 
     s.options.query_counts = {}, s.options.key_counts = {}, s.options.query_offsets = {},
     s.options.key_offsets = {};
     s.query_counts.clear(), s.key_counts.clear(), s.query_offsets.clear(), s.key_offsets.clear();
-    s.options.query_positions = {}, s.query_positions.clear();
+    s.query_positions = positions_before_keys(s.e.queries, s.e.keys);
+    s.options.query_positions = s.query_positions;
     if (s.options.bias.queries > 1) s.options.bias = {}, s.bias.clear();
     if (s.options.mask.queries > 1) s.options.mask = {};
     const operands x = random_operands<T>(dice.generator(), s.e);

@@ -112,10 +112,12 @@ TEST_CASE("a prefill under Self-Extend or ReRoPE is a window and the keys before
     std::vector<part> parts(2);
     const Index window = static_cast<Index>(rule.window);
     x.attend(parts[0], 0, tokens, 0, tokens, same, same, {.window = window});
-    // The last query sees keys up to tokens - 1 - window, and every earlier one as many fewer.
+    // A query sees the keys before its window, as if it were that many positions earlier.
+    std::vector<std::int64_t> earlier;
+    for (Index p = 0; p < tokens; ++p) earlier.push_back(p - window);
     x.attend(
         parts[1], 0, tokens, 0, tokens - window, [&](std::int64_t p) { return rule.query(p); },
-        [&](std::int64_t k) { return rule.key(k); });
+        [&](std::int64_t k) { return rule.key(k); }, {.query_positions = earlier});
     CHECK(x.error(parts, rule) <= bound());
   };
   check(self_extend{.group = 4, .window = 12});

@@ -34,8 +34,11 @@ struct nested {
 template <class Layout, class T, class S>
 tensor rotated_attention(const operands& x, const frequency_table<S>& table, const attention_rule& rule,
                          axes order = axes::bshd) {
+  const std::vector<std::int64_t> positions = positions_before_keys(x.q.tokens, x.k.tokens);
+  rope::attention_options options = options_of(rule);
+  options.query_positions = positions;
   return output_of<T>(x, order, [&](auto q, auto k, auto v, auto out) {
-    rope::attention<Layout>(q, k, v, out, table, options_of(rule));
+    rope::attention<Layout>(q, k, v, out, table, options);
     CHECK(same_bits(std::vector<T>(q.data, q.data + q.size()), stored<T>(x.q, order)));
     CHECK(same_bits(std::vector<T>(k.data, k.data + k.size()), stored<T>(x.k, order)));
   });
