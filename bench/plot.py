@@ -128,13 +128,13 @@ class Row:
 
 
 def load(files):
-    """Rows in the order of the programs, and what the last file says of machine and build."""
+    """Rows in the order of the programs, and what the first file says of machine and build."""
     rows, context = [], {}
     for file in files:
         lines = [json.loads(line) for line in pathlib.Path(file).read_text(encoding="utf-8").splitlines()]
-        context = lines[0]
+        context = context or lines[0]
         prefix = "without -march: " if pathlib.Path(file).stem == "baseline" else ""
-        rows += [Row(line, context, prefix) for line in lines[1:]]
+        rows += [Row(line, lines[0], prefix) for line in lines[1:]]
     return rows, context
 
 
