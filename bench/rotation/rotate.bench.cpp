@@ -158,6 +158,7 @@ void add_layout() {
     in_order("rotation of bfloat16", s, Eigen::bfloat16());
     in_order("rotation of half", s, Eigen::half());
   }
+  in_order("rotation of float", prefill4096, float());  // for the build without -march
   for (const order o : {order::bshd, order::bhsd, order::sbhd})
     in_order("rotation of several sequences, in any order", bert, float(), o);
   in_order("rotation of heads, each of contiguous tokens", {1, 2048, 32, 128}, float(), order::bhsd);
