@@ -408,9 +408,7 @@ template <class... Parts>
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
-/// Throws unless both have the same extent.
-///
-/// \param names  of both, in the order of the numbers
+/// Throws unless both, whose names are in the order of the numbers, have the same extent.
 ///
 /// Throws:  std::invalid_argument
 inline void check_equal(const char* function, const char* names, const char* extent, Index first,
