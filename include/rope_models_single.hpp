@@ -12061,8 +12061,11 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     const auto local = local_base();
-    // One dictionary does not serve heads of two widths (Gemma 4).
-    if (given && defaults_.full_head_dim > 0) refuse_flat_dictionary();
+    if (given && defaults_.full_head_dim > 0)
+      maker_.warn(
+          path.substr(0, path.size() - 1) + " is not read by the class of " + model_.architecture +
+          " in this form: it has a dictionary for each layer type, and layers that attend fully have " +
+          "heads of their own, global_head_dim");
     if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
     if (given && !old && defaults_.local_base > 0) {
       if (!holds_for_all(*given, path)) refuse_flat_dictionary();
