@@ -3372,7 +3372,7 @@ struct named_number {
   double value;      // of the number
 };
 /// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
-/// V3.2, GLM 5). Its queries and keys turn by the table of the layer.
+/// V3.2, GLM 5). Its queries and keys are rotated by the table of the layer.
 ///
 ///     if (const auto& indexer = group.indexer)
 ///       with_layout(indexer->layout, [&](auto layout) {
@@ -3383,12 +3383,12 @@ struct named_number {
 struct indexer_rotation {
   layout_kind layout;   // need not be that of attention
   Index head_dim;       // channels of a head of the indexer
-  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) turn
-  Index rotary_dim;     // channels that turn
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
+  Index rotary_dim;     // how many channels rotate
 };
 /// Which pairs the axes of M-RoPE have.
 enum class mrope_order {
-  blocks,       // the first pairs turn by the first axis, the next ones by the second
+  blocks,       // the first pairs rotate by the first axis, the next ones by the second
   alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
   time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
   spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
@@ -3396,7 +3396,7 @@ enum class mrope_order {
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// turn:
+/// rotate:
 ///
 ///     rotate<Layout>(view, table.at_channel(group.first_channel));
 struct layer_group {
@@ -3404,18 +3404,18 @@ struct layer_group {
       layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
   layout_kind layout;   // of the weights the description came with
   Index head_dim;       // channels of a query or key head
-  Index first_channel;  // the first channel that turns
-  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
-  double scale = 0;                        // of q . k before the softmax: attention_options::scale
-  double softcap = 0;                      // attention_options::softcap; 0: off
+  Index first_channel;  // the first channel that rotates
+  rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;  // of scale, beside 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;               // of q . k before the softmax: attention_options::scale
+  double softcap = 0;             // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // which pairs are of which axis
+  mrope_order section_order = mrope_order::blocks;  // which pairs belong to which axis
   std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule
   std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
-  /// Channels that turn.
+  /// How many channels rotate.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
   /// The number of that name, or `otherwise`.
   double number(std::string_view name, double otherwise) const {
@@ -5466,7 +5466,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP
-/// What is known of a model beside how each of its layers rotates.
+/// What is known of a model, except how each of its layers rotates.
 namespace rope {
 inline namespace ROPE_ABI {
 /// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
@@ -5488,7 +5488,7 @@ struct query_scaling {
     return 1;
   }
 };
-/// In model_rope::windows: how far back a layer looks is not known.
+/// In model_rope::windows: the attention window of a layer is not known.
 inline constexpr Index not_known_window = -1;
 /// What is known of the rotation of a layer.
 enum class layer_rotation {
@@ -5498,7 +5498,7 @@ enum class layer_rotation {
 };
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
-/// What is known of a model beside how each of its layers rotates.
+/// What is known of a model, except how each of its layers rotates.
 ///
 ///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
 struct model_facts {
@@ -5514,21 +5514,21 @@ struct model_facts {
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
-  bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
+  bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 };
-/// What an import does with a model of which no layer rotates.
+/// What an import does with a model in which no layer rotates.
 enum class model_without_rope {
   refuse,   ///< it throws and gives the reason
-  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope says what the model has
-            ///< instead; of its attention no more is told than the number of heads and the longest context
+  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope has what the model has
+            ///< instead, and of its attention only the number of heads and the longest context are known
 };
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
-/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
+/// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
 namespace rope {
 inline namespace ROPE_ABI {
 /// Which layer of a model is of which type, and which of them do not rotate.
@@ -5547,14 +5547,13 @@ struct model_layers {
 ///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
 ///     const attention_options options = model.attention_of_layer(layer);  // window, scale
 ///
-/// Its groups and the types of its layers stay as they are; a description that differs in them is a new one:
+/// Groups and types of layers cannot be changed. For others, make a new description:
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
-/// Invariant: there is at least one group, unless instead_of_rope() says what the model has in its place:
-///            then there is none, and no layer rotates. Where there are several, each has a layer type of its
-///            own, and the type of every layer is that of a group, unless the layer is listed among those
-///            that do not rotate or of which it is not known. Empty once it was moved from.
+/// Invariant: there is at least one group, or instead_of_rope() is not empty and no layer rotates. If there
+///            are several groups, each has a layer type of its own. Each layer then has the type of a group,
+///            or is listed in layers_without_rope() or layers_not_known(). Empty after a move.
 class model_rope : public model_facts {
  public:
   /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
@@ -5573,7 +5572,7 @@ class model_rope : public model_facts {
   ~model_rope() = default;
   /// The groups of layers that rotate alike; at least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
-  /// What a model has of which no layer rotates, such as "learned positions"; empty where some layer rotates.
+  /// What the model has if no layer rotates, such as "learned positions"; empty if some layer rotates.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
@@ -5585,7 +5584,7 @@ class model_rope : public model_facts {
   }
   /// The layers that do not rotate, in increasing order.
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
-  /// The layers of which it is not known how they rotate, in increasing order.
+  /// The layers whose rotation is not known, in increasing order.
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {
@@ -5618,12 +5617,11 @@ class model_rope : public model_facts {
     if (rotation == layer_rotation::none) return nullptr;
     return groups_.size() == 1 ? &groups_.front() : group(layers_.types[static_cast<std::size_t>(layer)]);
   }
-  /// How layer `layer` attends, rotating or not: causal, scale, softcap and window, as the model was trained.
-  /// What is a weight is left to the caller: sink_logits, where this model has them.
+  /// Attention options of layer `layer`, with or without rotation: causal, scale, softcap and window, as in
+  /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
-  ///          not tell how it attends: a window that is not known, chunks (Llama 4), or layers of several
-  ///          scales of which this one has no group
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are not
+  ///          known: an unknown window, chunks (Llama 4), or several scales and no group for this layer
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
@@ -5650,9 +5648,8 @@ class model_rope : public model_facts {
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
-  /// The layer types that attention_of_group tells apart: those of layers that rotate, in the order of the
-  /// layers, then those of groups without layers. One that is empty stands for all layers, where they have no
-  /// types.
+  /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
+  /// then types of groups without layers. If layers have no types, one empty type stands for all of them.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -5667,9 +5664,9 @@ class model_rope : public model_facts {
       if (!g.layer_type.empty() || types.empty()) add(g.layer_type);
     return types;
   }
-  /// attention_of_layer of the layers of that type that rotate, where it is the same for all of them. A group
-  /// that no layer rotates with gives the options that its layers would have, and a window of 0 if that is
-  /// not known. An empty type is every layer of a group that serves the whole model.
+  /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
+  /// without layers gives the options that its layers would have, with a window of 0 if none is known. An
+  /// empty type stands for every layer of a group that serves the whole model.
   ///
   /// \param layer_type  one of attention_types
   ///
@@ -5702,7 +5699,7 @@ class model_rope : public model_facts {
         window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
     return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
   }
-  /// Whether layer `layer` has sink logits in the checkpoint: of MiMo-V2 only layers that slide do.
+  /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only layers that slide have them.
   ///
   ///     const bool sinks = model.layer_has_sinks(layer);
   ///
@@ -5711,15 +5708,13 @@ class model_rope : public model_facts {
     check_layer("layer_has_sinks", layer);
     return sink_logits && !is_listed(layers_without_sinks, layer);
   }
-  /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule
-  /// nothing.
+  /// The rule by which layer `layer` multiplies queries, by their positions; without a rule the factor is 1.
   ///
   ///     const query_scaling rule = model.query_scaling_of_layer(layer);
   ///     if (!rule.is_one()) scale_queries(queries, rule, start);
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
-  ///          not tell, or the rule is that of layers that do not rotate and it is not known whether this
-  ///          one does
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is not known, or
+  ///          depends on whether this layer rotates and that is not known
   query_scaling query_scaling_of_layer(Index layer) const {
     check_layer("query_scaling_of_layer", layer);
     if (scaled == scaled_queries::none) return {};
@@ -5733,7 +5728,7 @@ class model_rope : public model_facts {
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
  private:
-  /// ": " and the reason, of a layer that rotates and so attends; else nothing.
+  /// ": " and the reason, for a layer that rotates (and so attends); else nothing.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
     return attends && !no_window_because.empty() ? ": " + no_window_because : "";
@@ -5801,7 +5796,7 @@ class model_rope : public model_facts {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP
-/// From what a checkpoint says about its axes to frequencies that have them.
+/// Frequencies on several axes, from the M-RoPE sections of a layer group.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -5822,14 +5817,14 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
   return height_width_then_time(sections[1], sections[0]);
 }
 }  // namespace detail
-/// The frequencies of a group on the axes of its positions, (time, height, width) but for Hunyuan VL:
-/// on_axes with its mrope_sections, or the frequencies as they are if it has none.
+/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged
+/// frequencies if it has none. The axes are (time, height, width), except for Hunyuan VL.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
 ///
-/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
-/// ggml_interleaved_sections tells where ggml differs.
+/// Interleaved sections have the meaning that Hugging Face transformers gives them, also from a GGUF file.
+/// ggml_interleaved_sections states where ggml differs.
 ///
 /// Throws:  std::invalid_argument unless the sections are at least 0, add up to the pairs of the group, and
 ///          can be in the order of axes that it names
@@ -6932,8 +6927,8 @@ std::string code_text(const Model& model) {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
-/// Which channels of an indexer's head turn, as many as in a head of attention, and how they pair.
+// The rotation in indexers of sparse attention. Their layout may differ from that of attention.
+/// Which channels of an indexer's head rotate, as many as in a head of attention, and in which layout.
 enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
 inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
   return {
@@ -6942,13 +6937,13 @@ inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rota
       .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
 }
-/// What is wrong with that width of an indexer's head; empty if nothing.
+/// What is wrong with the width of an indexer's head; empty if nothing is.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
   return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
          std::to_string(head_dim);
 }
-/// How its heads are rotated.
+/// The call that rotates the heads of an indexer, as text.
 template <class Indexer>
 std::string text_of(const Indexer& indexer) {
   return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
@@ -6956,7 +6951,7 @@ std::string text_of(const Indexer& indexer) {
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
 }
 // What a record of hugging_face_records.hpp can say.
-/// What the products of queries and keys are multiplied by before the softmax.
+/// The factor on products of queries and keys before the softmax.
 enum class score_scale {
   inverse_root,           // 1 / sqrt(head_dim)
   half_head,              // 1 / sqrt(head_dim / 2)
@@ -6966,39 +6961,39 @@ enum class score_scale {
   qk_scale_factor,        // that key / sqrt(head_dim)
   one
 };
-/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+/// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
-  by_type,                       // those of other_type, by full_every
-  every,                         // all of them
-  from_max_window_layers,        // those from that layer on
-  even_below_max_window_layers,  // those of even number before that layer
-  without_rope,                  // those that do not rotate
+  by_type,                       // the layers of other_type, as full_every says
+  every,                         // all layers
+  from_max_window_layers,        // the layers from number max_window_layers on
+  even_below_max_window_layers,  // the layers of even number below max_window_layers
+  without_rope,                  // the layers that do not rotate
   not_known
 };
-/// What a window means.
+/// The tokens that sliding_window counts.
 enum class window_span {
-  back,                 // the tokens that a query sees: those up to its own
+  back,                 // the tokens visible to a query, up to its own
   both_sides,           // the same, half of them after its own
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
   chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
 };
-/// The factors by which queries grow with their position.
+/// The rule that multiplies queries by a factor of their position.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
   beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
   log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
 };
-/// How the keys of a file make groups of layers.
+/// How the rope dictionaries of a file make groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
-  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not rotate
-  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
-                 // last of a type counts, and rope_scaling for those that attend fully
-  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
-                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
+  base_per_layer,  // one dictionary; layer_rope_theta has the base of each layer, 0: it does not rotate
+  base_by_type,  // one per layer type; or lists rope_theta and partial_rotary_factors with a value per layer,
+                 // where the last value of a type holds, and rope_scaling for layers that attend fully
+  compressed     // two kinds: layers that slide, unscaled; and layers of compressed keys, which have the rope
+                 // dictionary, the base compress_rope_theta (else filled_base), and m = 1
 };
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
@@ -7008,32 +7003,32 @@ struct hugging_face_record {
   double partial_rotary_factor = 1;
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
-  // in a file of the text model alone.
+  // Defaults of the class of a whole model, for a text_config without head_dim, base or window. 0: the same
+  // as in a file of the text model alone.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
-  bool last_channels = false;   // the channels that turn come last in a head
-  bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
+  bool last_channels = false;   // the channels that rotate come last in a head
+  bool latent = false;          // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
   bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
   bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
-  // The types of layers: those of full_type attend to all tokens.
+  // The types of layers. Layers of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
-  std::string_view full_list = {};  // the key that has the numbers of those of full_type
+  std::string_view full_list = {};  // the key with the numbers of the layers of full_type
   dictionary_form form = dictionary_form::one_or_by_type;
-  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
-  // share of the channels, for other_type local_base and other_factor.
+  // Defaults of a class that reads dictionaries per_type: full_type has filled_base and filled_factor (share
+  // of the channels), other_type has local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool more_in_lists = false;  // lists may go on with values for layers of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
-                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers rotate
   bool last_full = false;      // the last layer attends fully where no other does
   bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
   bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
@@ -7048,10 +7043,10 @@ struct hugging_face_record {
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  std::string_view indexer_key = "index_head_dim";  // has the channels of a head of the indexer
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to chosen keys
+  std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;  // only with use_sliding_window
+  bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
   bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
@@ -7064,16 +7059,17 @@ struct hugging_face_record {
   bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
   Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
-  bool backwards = false;          // turns by minus the position
+  bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
-  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
+  // If turns_if is not empty: no layer rotates unless that key is true, turns_word, or a dictionary with
+  // rope_theta.
   std::string_view turns_if = {}, turns_word = "rope";
-  std::string_view instead = "no positions";  // what a model has whose layers do not turn for this reason
-  std::string_view note = {};  // what its layers do that a description has no word for: a warning
+  std::string_view instead = "no positions";  // what the model then has instead of rotation
+  std::string_view note = {};  // a warning: what layers do that no field of a description states
 };
-/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
-/// types are.
+/// Whether layer_types says which layers slide. In some classes all layers slide, or none, whatever their
+/// types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
@@ -7081,15 +7077,15 @@ constexpr bool types_slide(const hugging_face_record& r) {
          r.form != dictionary_form::one_or_by_type;
 }
 // What a record of gguf_records.hpp can say.
-/// By which schedule layers that slide turn.
+/// The schedule of layers that slide.
 enum class sliding_rule {
   not_known,
-  as_full,   // the base and the scaling of the other layers
-  same,      // and their base whatever rope.freq_base_swa says
-  unscaled,  // their base, no scaling
+  as_full,   // the scaling of the other layers, and their base where rope.freq_base_swa is absent
+  same,      // as_full, and rope.freq_base_swa is not read
+  unscaled,  // the base of the other layers, no scaling
   bare,      // unscaled, and m = 1
   own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
-  plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
+  plain      // rope.freq_base_swa, the base of the other layers where it is absent; no scaling, and m = 1
 };
 /// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
 enum class log_multiplier {
@@ -7100,8 +7096,8 @@ enum class log_multiplier {
 };
 /// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
 enum class yarn_keys { none, betas, all };
-/// What scores are multiplied by: 1 / sqrt(head_dim), 1, attention.scale where the file has it, or
-/// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
+/// The factor on scores: 1 / sqrt(head_dim); 1; attention.scale if the file has it; or
+/// attention.output_scale, by default 1 / sqrt(128) for every head_dim.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
 /// The llama4_query_scaling of an architecture.
 enum class gguf_temperature {
@@ -7125,11 +7121,11 @@ enum class pattern_form {
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // what an architecture has of which no layer rotates
-  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases in place of rotation
+  std::string_view instead = {};  // if no layer rotates: what the architecture has instead
+  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
-  bool full_first = false;  // it is the first of them, else the last
+  Index period = 0;         // one of every so many layers attends fully, the others slide; 0: none, or a list
+  bool full_first = false;  // the first of each period attends fully, else the last
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;   // without attention.sliding_window no layer slides
   Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
@@ -7142,10 +7138,10 @@ struct gguf_record {
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only layers that slide have it, if no tensor says otherwise
+  bool sinks_slide = false;           // only layers that slide have sink logits, unless tensors say otherwise
   Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
-  bool no_rope_first = false;         // the first of them, and none where no layer slides
+  bool no_rope_first = false;         // the first of them does not; if no layer slides all rotate
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
@@ -7155,7 +7151,7 @@ struct gguf_record {
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, where it is not read
+  double beta_fast = 32;        // of YaRN, where the file does not say it
   bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
@@ -7169,7 +7165,7 @@ struct gguf_record {
   bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
   bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // what a description has no word for: a warning
+  std::string_view note = {};  // a warning: what no field of a description states
 };
 /// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
 /// have such layers. An architecture without a record may be one of them.
@@ -7190,7 +7186,7 @@ enum class pair_change {
   kept,          // as in the original schedule
   blended,       // slowed by less than the largest divisor
   interpolated,  // slowed by the largest divisor, if at least two pairs share it
-  stopped        // does not turn
+  stopped        // its frequency is 0
 };
 /// What a rule did to the pairs, found by comparing with the original schedule of the same base.
 ///
@@ -7202,12 +7198,13 @@ struct pair_census {
   Index blended = 0;                      // how many are blended
   Index interpolated = 0;                 // how many are interpolated
   Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
+  double largest_divisor = 1;             // original frequency over frequency, of the pairs that rotate
+  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none does
   double longest_wavelength = 0;          // the same
   double smallest_divisor = 1;            // as largest_divisor; below 1: a factor below 1 raised frequencies
 };
-/// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
+/// Compares the frequency of every pair of a group with base^(-2 i / rotary_dim), its frequency without a
+/// rule.
 template <class Census = pair_census>
 Census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
@@ -7336,13 +7333,13 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   return text;
 }
 }  // namespace detail
-/// Every number the group was made of and that was derived from it, one a line.
+/// Every number that the group was made from, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
-/// The whole model: what holds for all layers, how each attends, each group, the warnings, and last the C++
-/// that makes the same frequencies, layouts and options without the file.
+/// The whole model: what holds for all layers, how each layer attends, each group, and the warnings. It ends
+/// with the C++ that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -7377,9 +7374,9 @@ std::string describe(const Model& model) {
   for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
   return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
 }
-/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate and attend alike. Windows that either side does not
-/// know are passed over.
+/// The differences of two descriptions of one model, such as those of its config.json and its GGUF file: one
+/// sentence for each difference, with both numbers. Empty if they rotate and attend alike. A window that is
+/// not known on one side is not compared.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
 template <class Model = model_rope>
@@ -7495,7 +7492,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 // The ranges of the numbers in model files, and the error for a number outside of its range.
-/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
+/// A condition on a number, as a test and in words. Every number must also be finite.
 struct number_rule {
   bool (*holds)(double);
   const char* words;
@@ -7536,7 +7533,7 @@ class json_reader {
   /// \param path    what comes before a key in messages: empty, or "rope_scaling."
   json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
   const std::string& path() const { return path_; }
-  /// Reads these keys as if they were not there.
+  /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
   /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
@@ -7878,7 +7875,7 @@ class group_allowance {
  private:
   Index groups_ = 0, pairs_ = 0;
 };
-/// Frequencies together with the numbers that led to them.
+/// Frequencies, and the numbers that they were derived from.
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
@@ -7983,10 +7980,10 @@ struct model_draft : model_facts {
                        .instead_of_rope = std::move(instead_of_rope)});
   }
 };
-/// That no layer of a model rotates, and how that is known.
+/// The fact that no layer of a model rotates, and its reason.
 struct unrotated_model {
   std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // what says so, as a message of the reader continues its key
+  std::string key = {}, reason = {};  // the key that says so, and how a message continues after it
   bool is_so() const { return !instead.empty(); }
   /// The reason, and what to do.
   std::string refusal() const {
@@ -7997,9 +7994,11 @@ struct unrotated_model {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
-/// an architecture. Then the keys that are absent, and those that llama.cpp does not read. Source: llama.cpp,
-/// load_hparams of each architecture.
+/// Which layers of a GGUF model slide and which do not rotate. Some of it is metadata, some is fixed in
+/// llama.cpp for an architecture. At the end: warnings about keys that are absent or that llama.cpp does not
+/// read.
+///
+/// Source: llama.cpp, load_hparams of each architecture
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -8043,7 +8042,7 @@ bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index 
   const bool needs_window = record.needs_window || record.all_slide;
   return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
-/// Names attention.sliding_window_pattern where llama.cpp does not read it, or not in every version.
+/// Warns of attention.sliding_window_pattern if llama.cpp does not read it, or not in every version.
 ///
 /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
 template <class L>
@@ -8108,8 +8107,8 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   }
   return types;
 }
-/// The layers that do not attend at all: those without heads of keys, and those that are recurrent by the
-/// file or by the code. Without block_count they are as many as `sliding` has.
+/// The layers that do not attend: layers without key heads, and layers that are recurrent by the file or by
+/// the code of llama.cpp. Without block_count there are as many layers as `sliding` has.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 template <class L>
@@ -8181,8 +8180,8 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
   for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
 }
-/// Which layers have sink logits. Where the lookup of the file reads tensors, those with one; else those that
-/// slide, as a warning says.
+/// Finds the layers that have sink logits: the layers with such a tensor, if the caller's lookup reads
+/// tensors; else the layers that slide, with a warning.
 ///
 /// \param layers   as gguf_layer_count returns it
 /// \param sliding  as gguf_sliding_layers returns it
@@ -8205,7 +8204,7 @@ void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const st
       "sink logits are assumed in layers that slide, and in no others, as in the models of " +
       reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
-/// Names why the window of a layer that attends is not known, also in model.no_window_because.
+/// Warns if the window of a layer that attends is not known, and why; also in model.no_window_because.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its windows
@@ -8232,7 +8231,7 @@ void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& recor
     say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
         " is not given; which layers slide is not known");
 }
-/// Whether a token sees only tokens before it.
+/// Whether attention is causal.
 template <class L>
 bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
@@ -8266,7 +8265,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   sort_distinct(without);
   return without;
 }
-/// Where only one group is of sliding layers, or only one of the others, it is named after that type alone.
+/// If only one group has layers that slide, or only one has the others, the group gets that type as its name.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -8278,9 +8277,9 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
       if (layer.starts_with(type)) layer = type;
   }
 }
-// The keys of a GGUF file that llama.cpp does not read for an architecture, and those that are absent.
-/// Names what llama.cpp takes for keys that are absent, where it was used. All channels of a head and YaRN's
-/// own bounds are common to all architectures, and not named.
+// Warnings about keys that are absent, and about keys that llama.cpp does not read for an architecture.
+/// Warns of the values that llama.cpp takes for absent keys, if they were used. Two defaults that all
+/// architectures share get no warning: all channels of a head rotate, and the bounds of YaRN.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -8311,8 +8310,8 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
   if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
   if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
 }
-/// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
-/// from those that it uses.
+/// Warns of each key of positions, windows and scores that llama.cpp does not read, if its value differs from
+/// the value that llama.cpp uses.
 ///
 /// \param base    of the layers that do not slide
 /// \param layers  as gguf_layer_count returns it
@@ -8394,20 +8393,20 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #include <cctype>  // std::tolower
-/// Which keys of a config.json the classes of Hugging Face transformers read, and which sizes they fill in.
+/// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
-/// A key, and the architectures whose classes read it, with a blank on either side of each.
+// Keys of a config.json that only some classes read. In a file of another class they have no effect.
+/// A key, and the architectures whose classes read it, each between two blanks.
 struct key_of_few {
   const char* key;
   std::string_view readers;
 };
-/// Those whose classes read use_bidirectional_attention: whether queries see what comes after them.
+/// The architectures whose classes read use_bidirectional_attention, by which attention is not causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
-/// Whether a word stands in such a list.
+/// Whether a word is in such a list.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
   for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
@@ -8477,7 +8476,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
 }
-/// Those whose classes read partial_rotary_factor under the default rule, too. The others turn whole heads.
+/// The architectures whose classes read partial_rotary_factor also under the default rule. The others then
+/// rotate whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
@@ -8486,7 +8486,7 @@ inline constexpr std::string_view partial_by_default =
     "nemotron persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "
     "solaropen stablelm "
     "step3p5 zaya ";
-/// Those whose classes read a rope dictionary for each type of layers.
+/// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
@@ -8526,8 +8526,8 @@ inline bool speaks_of_rope(std::string_view key) {
          has_a_word(spelled_plainly(key),
                     {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
-// The sizes that configuration classes of Hugging Face transformers have by default. The file of a whole
-// model leaves out of text_config what is equal to them (LLaVA), and that of a text model alone never does.
+// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model,
+// text_config leaves out sizes that are equal to them (LLaVA). The file of a text model alone has all sizes.
 /// Sizes of one class; 0: none, or what follows from the other ones.
 struct class_sizes {
   std::string_view architecture;  // as plain_architecture spells it
@@ -8702,8 +8702,8 @@ const Sizes* class_sizes_of(std::string_view architecture) {
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
-/// Lets a text model in a dictionary of its own have the sizes of its class. A number of layers is not
-/// assumed beside a list that has a value for each of them.
+/// Gives a text model in a dictionary of its own the default sizes of its class. The number of layers is not
+/// assumed if a list has one value per layer.
 template <class J>
 void assume_sizes(json_reader<J>& text, std::string_view architecture) {
   const class_sizes* sizes = class_sizes_of(architecture);
@@ -8732,8 +8732,8 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-/// Which fields of a record mean something only beside others. A record that breaks a rule says something
-/// that no file can make visible, so no test could see whether it is right: the tables do not compile then.
+/// Rules of which fields a record may combine. A record that breaks a rule has a field without effect on any
+/// file, which no test could check. The tables of records do not compile then.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -9239,8 +9239,8 @@ struct magnified_linear {
 void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
-/// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
-/// turn (Gemma 4).
+/// The divisors of a GGUF file. Converters write 1e30 instead of infinity for a pair that does not rotate
+/// (Gemma 4).
 struct ggml_pair_factors {
   pair_factor_scaling divisors;
   void apply(schedule& axis) const {
@@ -9388,10 +9388,9 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
-/// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
-/// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
-/// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
-/// llama.cpp runs it.
+/// The factor on scores beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1. Then m
+/// is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2, and
+/// llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
@@ -9404,7 +9403,7 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
   return checked(growth * growth, range::positive, "import_gguf",
                  "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
 }
-/// derive(), with the divisors of the file behind the rule.
+/// derive(), with the divisors of the file applied after the rule.
 ///
 /// \param factors  null: the file has none
 template <class Rule>
@@ -9433,8 +9432,9 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
       layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
   return derive_with("yarn", layers, rule, factors);
 }
-/// What q . k is multiplied by before the softmax, beside `multiplier`.
+/// The factor on q . k before the softmax.
 ///
+/// \param multiplier  of 1 / sqrt(head_dim)
 /// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
 template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
@@ -9477,11 +9477,11 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-/// Puts the description of a model together from the metadata of its GGUF file.
+/// Makes the description of a model from the metadata of its GGUF file.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// What the layers of a GGUF model multiply their queries by.
+/// The factors by which layers of a GGUF model multiply their queries.
 ///
 /// \param model  whose max_position is known
 ///
@@ -9601,7 +9601,7 @@ class gguf_importer {
     if (given_layout_) record_.layout = *given_layout_;
   }
   gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
-  /// Full and sliding layers, if they differ.
+  /// One group for all layers, or two if layers that slide rotate in another way.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
                plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
@@ -9621,7 +9621,7 @@ class gguf_importer {
     for (const bool slides : sliding_)
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
-  /// DeepSeek V4: layers that slide, and two kinds that compress their keys and turn alike.
+  /// DeepSeek V4: layers that slide, and two kinds of layers with compressed keys, which rotate alike.
   void add_compressed() {
     model_.layers = gguf_compressed_types(reader_, record_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
@@ -9641,8 +9641,7 @@ class gguf_importer {
     model_.warnings.push_back(
         "keys are values too: the output of attention is turned back by the position of its query");
   }
-  /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
-  /// whether they slide.
+  /// Bases and dimensions per layer: one group for all layers that agree in both and in whether they slide.
   void add_groups_of_layers(std::optional<std::vector<double>> bases,
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
@@ -9789,12 +9788,12 @@ class gguf_importer {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
-/// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
-/// to it.
+/// The rotary embedding of a model, from the metadata of its GGUF file, with the meaning that llama.cpp gives
+/// to them.
 namespace rope {
 inline namespace ROPE_ABI {
-/// Access to a GGUF file, however the caller reads it; each member returns nothing for a key that is absent
-/// or of another type.
+/// Access to a GGUF file, however the caller reads it. Each member returns nothing if the key is absent or
+/// has a value of another type.
 ///
 ///     number(key)   a metadata value: integer, float or bool
 ///     text(key)     a metadata value: string
@@ -9814,7 +9813,7 @@ struct gguf_options {
   double length = 0;
   /// The layout of the weights, where the architecture is not known.
   std::optional<layout_kind> layout = {};
-  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  /// What the import does with a model in which no layer rotates, such as GPT-2.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
@@ -9832,8 +9831,9 @@ struct gguf_options {
 /// \param lookup   reads the file
 /// \param options  what the file does not say
 ///
-/// Throws:  std::invalid_argument, whose message names the key or tensor; so for a model of which no layer
-///          rotates, unless options.without_rope asks for its description
+/// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
+///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
+///          does not ask for the description of such a model
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
@@ -10549,14 +10549,14 @@ inline std::string plain_architecture(std::string name) {
     }
   return plain;
 }
-// Architectures without a record of which it is known why.
+// Architectures that have no record, for a known reason.
 /// Why an architecture has no record.
 enum class refusal {
   in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
-  axes,        // its tokens lie on more than one axis, so that no layout makes it right
-  other_turn,  // what turns is not a head of queries and keys by one position, or no option says who sees it
-  parts,       // it has several parts, which say each for itself
-  no_turn      // nothing rotates
+  axes,        // its tokens have several coordinates, so that naming a layout is not enough
+  other_turn,  // it does not rotate queries and keys by one position, or no attention option gives its mask
+  parts,       // it has several parts, each with a dictionary of its own
+  no_turn      // no layer rotates
 };
 struct refused_architecture {
   std::string_view architecture;  // as plain_architecture spells it
@@ -10679,8 +10679,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
-// A config.json of several parts: which dictionary describes the language model, and which keys of the
-// others speak of positions.
+// A config.json of several parts: the dictionary that describes the language model, and keys of the others
+// that speak of positions.
 /// Whether import_hugging_face knows an architecture, or why it refuses it.
 inline bool is_known_architecture(const std::string& name) {
   const std::string plain = plain_architecture(name);
@@ -10801,9 +10801,8 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
       add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
   }
 }
-// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
-// a certain value.
-/// Whether the key of record.turns_if says that layers turn.
+// Models in which no layer rotates: all of some architectures, and others with a certain value in the file.
+/// Whether the key record.turns_if says that layers rotate.
 template <class J>
 bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
   const J* value = text.find(std::string(record.turns_if).c_str());
@@ -10812,7 +10811,7 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   if (value->is_string()) return value->template get<std::string>() == record.turns_word;
   return value->is_object() && json_reader<J>(value, "").has("rope_theta");
 }
-/// Throws where a file says of an architecture in which nothing rotates that something does.
+/// Throws if a file says that something rotates, in an architecture in which nothing does.
 ///
 /// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
 template <class J>
@@ -10870,7 +10869,7 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// Refuses the file, unless its layout was all that was in doubt and the caller has named it.
+/// Throws, unless only the layout was in doubt and the caller has named it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -10899,8 +10898,8 @@ void refuse_axial(json_reader<J>& rope) {
                   "by a function of <rope/frequencies.hpp>, such as qwen_vl_vision_frequencies or "
                   "axial_blocks");
 }
-/// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
-/// that the caller or the file names.
+/// The record of the architecture. An unknown architecture has no defaults of a class, only the layout that
+/// the caller or the file names.
 ///
 /// \param hint  what ends the error that the architecture is not known
 template <class J>
@@ -10995,7 +10994,7 @@ struct rotated_share {
   double factor;
   std::string key = {};
 };
-/// The share in the rope dictionary, else the one beside it. Names those that it overrules.
+/// The share in the rope dictionary, else the share beside it. A warning names each share that is overruled.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
@@ -11210,9 +11209,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
     if (const auto context = config.number(key, rule)) return context;
   return {};
 }
-/// The length that a model was trained at before its context was extended: the key beside the rope
-/// dictionary, else the one inside, else the default of the class, else the longest context. Names what is
-/// assumed or overruled.
+/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
+/// inside, else the default of the class, else the longest context. Warnings name what is assumed or
+/// overruled.
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
@@ -11384,8 +11383,8 @@ class schedule_reader {
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-// What the layers of a config.json multiply their queries by.
-/// Whether a key is there that makes queries grow, for architectures of which nothing is known.
+// The factors by which layers of a config.json multiply their queries.
+/// Whether a key is one of those that multiply queries by their position. Asked for unknown architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
        {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
@@ -11551,7 +11550,7 @@ class hugging_face_group_maker {
         !text_.has("attn_logit_softcapping"))
       name("attn_logit_softcapping", defaults_.softcap);
   }
-  /// What q . k is multiplied by.
+  /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
@@ -11673,12 +11672,12 @@ class hugging_face_group_maker {
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
-/// Which layer of a config.json is of which type, which of them do not turn, how far back they look, and what
-/// of this the file leaves to the class of its architecture.
+/// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
+/// defaults of the class that were used for them.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-// Which layer is of which type, and which of them do not turn.
+// The type of each layer, and the layers that do not rotate.
 /// The values of a list that has one per layer.
 template <class J, class T>
 std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
@@ -11706,8 +11705,8 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
     types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
   return types;
 }
-/// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
-/// it. Qwen 4 has another one for those that attend to the keys that an indexer chooses.
+/// Whether layers of that type attend to all tokens. In models whose other layers do not attend, files have
+/// two names for this type, and Qwen 4 a third one for layers whose keys an indexer chooses.
 ///
 /// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
@@ -11790,7 +11789,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
   return types;
 }
-/// Whether a layer is dense and turns for that, however far it looks (Cohere 2 MoE).
+/// Whether each layer is dense and rotates for that reason, whatever its window (Cohere 2 MoE).
 template <class J>
 std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
                                          std::size_t layers) {
@@ -11804,7 +11803,7 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
     turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
   return turn;
 }
-/// The base of every layer, where a file gives them one by one; 0: the layer does not turn.
+/// The base of each layer, if a file lists them; 0: the layer does not rotate.
 template <class J>
 std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
                                                   std::optional<Index> layers) {
@@ -11866,7 +11865,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   sort_distinct(without);
   return without;
 }
-// How far back every layer looks.
+// The attention window of each layer.
 /// The key that has the window of layers that slide.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
@@ -11963,14 +11962,13 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   }
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
-// What a config.json leaves to the class of its architecture and says nothing of: which layers are of which
-// type, and what only some of them have.
+// Warnings about defaults of the class by which layers differ.
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
   return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
          (from_end ? ", counted from the end," : "");
 }
-/// The pattern of layer types that a record has, if a file of so many layers is left to it; else nothing.
+/// The pattern of layer types in the record, in words, if it was used; else nothing.
 template <class J>
 std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
                             const model_draft& model) {
@@ -11989,7 +11987,7 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
                       defaults.from_end) +
          does + (defaults.first_full ? ", and so does the first" : "");
 }
-/// Names the defaults of the class that say how layers differ, where they were used.
+/// Warns of the defaults of the class by which layers differ, where they were used.
 ///
 /// \param layers  how many; nothing: not known
 /// \param model   with its groups
@@ -12028,7 +12026,7 @@ void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaul
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
-/// How the keys of a config.json make groups of layers.
+/// Makes the groups of layers of a config.json from its rope dictionaries.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -12106,7 +12104,7 @@ class hugging_face_groups {
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
     return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
   }
-  /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
+  /// Makes groups of rope_parameters, for classes that have nothing there but a dictionary per layer type.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
@@ -12116,8 +12114,8 @@ class hugging_face_groups {
     text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
-  /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
-  /// read, must not say anything else.
+  /// Makes groups of one dictionary per layer type, or of the defaults of the class. A key of an older form,
+  /// which the class does not read, must agree with them.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
@@ -12177,7 +12175,7 @@ class hugging_face_groups {
     if (!one) return {};
     return std::vector<double>(model_.layers.size(), *one);
   }
-  /// Step 3.5, whose layers of a type have the base and the share of channels of the last of them.
+  /// Step 3.5: all layers of a type have the base and the share of channels of the last one in the lists.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (has_given_types()) {
@@ -12305,7 +12303,7 @@ class hugging_face_groups {
                  message("import_hugging_face: a layer type in ", where.c_str(), " must have a name of 1 to ",
                          longest_layer_type, " characters, got ", type.size()));
   }
-  /// Adds the layers of the type to those that do not turn.
+  /// Adds the layers of the type to those that do not rotate.
   void leave_out(const std::string& type) {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
@@ -12313,7 +12311,7 @@ class hugging_face_groups {
     sort_distinct(without);
   }
   /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
-  /// stands beside it. Of an architecture that is not known, every key may be a type if all have dictionaries.
+  /// stands beside it. In an unknown architecture every key is a type if all keys have dictionaries.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
@@ -12366,8 +12364,7 @@ class hugging_face_groups {
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
-/// Puts the description of a model together from its config.json: groups of layers first, then which layer is
-/// in which.
+/// Makes the description of a model from its config.json.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
@@ -12427,7 +12424,7 @@ class hugging_face_importer {
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
-  /// Names the keys that speak of positions and have no effect, and the sizes that were assumed.
+  /// Warns of each key that speaks of positions and has no effect, and of each size that was assumed.
   ///
   /// \param because  what to say of a key of the text model
   void note_keys(const std::string& because) {
@@ -12457,8 +12454,8 @@ class hugging_face_importer {
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
     return is_listed(periods, key) && text_.has("layer_types");
   }
-  /// Names the keys without effect in all dictionaries that are not rope dictionaries. Other parts of the
-  /// model are named once each. quantization_config is about weights, and scales there are those of weights.
+  /// Warns of keys without effect in all dictionaries that are not rope dictionaries, once for each other
+  /// part of the model. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -12492,7 +12489,7 @@ class hugging_face_importer {
     sort_distinct(keys);
     for (const std::string& key : keys) warn(key + because);
   }
-  /// Names a part of the model that is never read, where it rotates or slides in a way of its own.
+  /// Warns of a part of the model that is not read, if keys in it speak of positions.
   void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
     add_inner_keys(
@@ -12528,7 +12525,7 @@ class hugging_face_importer {
         warn(text_.path() + key + " is overruled by " + text_.path() + holds);
     }
   }
-  /// The description of a model of which no layer rotates.
+  /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
     if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
     add_sizes();
@@ -12602,7 +12599,7 @@ class hugging_face_importer {
     if (by_pattern && text_.has("layer_types") && *by_pattern != model_.layers)
       warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
-  /// Names types of layers that say who slides where the class does not ask them.
+  /// Warns if layer_types says which layers slide and the class does not read it for that.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
     const bool all = defaults_.slides != which_slide::by_type;
@@ -12611,7 +12608,7 @@ class hugging_face_importer {
       warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
            " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
-  /// Some classes take the last layer for one that attends fully.
+  /// In some classes the last layer attends fully, whatever its type.
   void end_with_full_layer() {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
@@ -12619,7 +12616,7 @@ class hugging_face_importer {
       warn(text_.path() + "layer_types: the class of " + model_.architecture +
            " takes the last layer for one of " + model_.layers.back());
   }
-  /// Names the window of the class, where the file has none and layers slide.
+  /// Warns if layers slide by the window of the class, because the file has none.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
     if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
@@ -12630,8 +12627,8 @@ class hugging_face_importer {
     warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
-  /// Names the types of layers that rotate and have no group. How these rotate is not known, unless all
-  /// layers of the file have one group.
+  /// Warns of types of layers that rotate and have no group. Their rotation is not known, unless there is one
+  /// group for all layers.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;
     std::vector<std::string> types;
@@ -12711,7 +12708,7 @@ struct hugging_face_options {
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
   std::optional<layout_kind> layout = {};
-  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  /// What the import does with a model in which no layer rotates, such as GPT-2.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 /// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
@@ -12750,7 +12747,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 
 #ifndef ROPE_MODELS_TABLES_HPP
 #define ROPE_MODELS_TABLES_HPP
-/// The tables of a whole model, held together.
+/// The frequency tables of a whole model.
 namespace rope {
 inline namespace ROPE_ABI {
 /// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have a
@@ -12765,7 +12762,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads. Without tables once it was moved from.
+/// Invariant: immutable; safe to share between threads. It has no tables after a move.
 /// Cost:      size() tables, however many layers there are
 template <class S = float>
 class model_tables {
@@ -12784,14 +12781,14 @@ class model_tables {
   }
   model_tables(const model_tables&) = default;
   model_tables(model_tables&&) = default;
-  /// All or nothing.
+  /// Assigns all tables, or throws and changes nothing.
   model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
   model_tables& operator=(model_tables&&) = default;
   /// Number of tables.
   Index size() const { return static_cast<Index>(tables_.size()); }
-  /// What it was made of.
+  /// The model that the tables were made from.
   const model_rope& model() const { return model_; }
-  /// The table of a layer, placed at the first channel that turns, or nothing if the layer does not rotate.
+  /// The table of a layer, placed at the first channel that rotates, or nothing if the layer does not rotate.
   /// Valid while this object lives and is not assigned to.
   ///
   /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates
@@ -14039,11 +14036,11 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace ROPE_ABI
 }  // namespace rope
 #endif  // ROPE_ROTATION_ROTATE_HPP
-/// All that a layer of an imported model does to queries and keys before they meet, in one call.
+/// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-/// The options of the layer with its sinks, once all that may be wrong with them was looked at.
+/// The checked attention options of the layer, with its sinks.
 template <class T, class P>
 attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
                                    const P& positions, std::span<const float> sink_logits) {
@@ -14075,7 +14072,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   }
   return options;
 }
-/// Refuses heads of another size than those of the layer.
+/// Throws if heads do not have the size of those of the layer.
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
@@ -14083,8 +14080,7 @@ void check_head_of_layer(const layer_group* group, const char* name, const head_
                message("rotate_layer: ", name, " must have whole heads of the layer, of ", group->head_dim,
                        " channels, got ", x.head_dim));
 }
-/// Refuses where a layer does not rotate what `rotate` would refuse where it does, but for positions that a
-/// table does not have.
+/// For a layer that does not rotate: makes the checks of `rotate`, except that positions are in a table.
 template <class P, class T, class... K>
 void check_unrotated(const P& positions, const head_view<T>& q, const head_view<K>&... k) {
   constexpr const char* function = "rotate_layer";
@@ -14121,9 +14117,9 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
   return options;
 }
 }  // namespace detail
-/// Does to queries and keys what layer `layer` does before it attends, in place, and returns how it attends:
-/// rotates them by its table in its layout, or leaves them where the layer does not rotate, and multiplies
-/// the queries where the model scales them by their position.
+/// Prepares q and k for attention in layer `layer`, in place, and returns the layer's attention options. It
+/// rotates q and k by the layer's table in its layout, or leaves them if the layer does not rotate. It
+/// multiplies the queries if the model scales them by their position.
 ///
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start));
 ///
@@ -14147,8 +14143,8 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
-///            the layer has none, heads have another size, or keys are values too (DeepSeek V4),
-///            whose output has to be turned back; q and k are then unchanged
+///            the layer has none, heads have another size, or keys are values too (DeepSeek V4), so that
+///            the output of attention has to be un-rotated. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, where the layer scales, `scale_queries`
 template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
@@ -14160,8 +14156,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q, k);
 }
-/// The same for queries alone, of layers that attend to the keys of another layer (Gemma 3n) and find them
-/// rotated.
+/// Prepares queries alone, for layers that attend to the rotated keys of another layer (Gemma 3n).
 ///
 ///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
 ///

@@ -12,7 +12,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// From what a checkpoint says about its axes to frequencies that have them.
+/// Frequencies on several axes, from the M-RoPE sections of a layer group.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -37,14 +37,14 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
 
 }  // namespace detail
 
-/// The frequencies of a group on the axes of its positions, (time, height, width) but for Hunyuan VL:
-/// on_axes with its mrope_sections, or the frequencies as they are if it has none.
+/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged
+/// frequencies if it has none. The axes are (time, height, width), except for Hunyuan VL.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
 ///
-/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
-/// ggml_interleaved_sections tells where ggml differs.
+/// Interleaved sections have the meaning that Hugging Face transformers gives them, also from a GGUF file.
+/// ggml_interleaved_sections states where ggml differs.
 ///
 /// Throws:  std::invalid_argument unless the sections are at least 0, add up to the pairs of the group, and
 ///          can be in the order of axes that it names

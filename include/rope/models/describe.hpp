@@ -30,7 +30,7 @@ enum class pair_change {
   kept,          // as in the original schedule
   blended,       // slowed by less than the largest divisor
   interpolated,  // slowed by the largest divisor, if at least two pairs share it
-  stopped        // does not turn
+  stopped        // its frequency is 0
 };
 
 /// What a rule did to the pairs, found by comparing with the original schedule of the same base.
@@ -43,13 +43,14 @@ struct pair_census {
   Index blended = 0;                      // how many are blended
   Index interpolated = 0;                 // how many are interpolated
   Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0;         // tokens per turn, of the pairs that turn; 0: none does
+  double largest_divisor = 1;             // original frequency over frequency, of the pairs that rotate
+  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none does
   double longest_wavelength = 0;          // the same
   double smallest_divisor = 1;            // as largest_divisor; below 1: a factor below 1 raised frequencies
 };
 
-/// Compares the speed of every pair of a group with base^(-2 i / rotary_dim), its speed without a rule.
+/// Compares the frequency of every pair of a group with base^(-2 i / rotary_dim), its frequency without a
+/// rule.
 template <class Census = pair_census>
 Census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
@@ -187,14 +188,14 @@ std::string describe_group(const Group& group, const view_distance& distance) {
 
 }  // namespace detail
 
-/// Every number the group was made of and that was derived from it, one a line.
+/// Every number that the group was made from, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
 
-/// The whole model: what holds for all layers, how each attends, each group, the warnings, and last the C++
-/// that makes the same frequencies, layouts and options without the file.
+/// The whole model: what holds for all layers, how each layer attends, each group, and the warnings. It ends
+/// with the C++ that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -230,9 +231,9 @@ std::string describe(const Model& model) {
   return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
 }
 
-/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate and attend alike. Windows that either side does not
-/// know are passed over.
+/// The differences of two descriptions of one model, such as those of its config.json and its GGUF file: one
+/// sentence for each difference, with both numbers. Empty if they rotate and attend alike. A window that is
+/// not known on one side is not compared.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
 template <class Model = model_rope>

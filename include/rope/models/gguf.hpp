@@ -14,14 +14,14 @@
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
-/// to it.
+/// The rotary embedding of a model, from the metadata of its GGUF file, with the meaning that llama.cpp gives
+/// to them.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Access to a GGUF file, however the caller reads it; each member returns nothing for a key that is absent
-/// or of another type.
+/// Access to a GGUF file, however the caller reads it. Each member returns nothing if the key is absent or
+/// has a value of another type.
 ///
 ///     number(key)   a metadata value: integer, float or bool
 ///     text(key)     a metadata value: string
@@ -42,7 +42,7 @@ struct gguf_options {
   double length = 0;
   /// The layout of the weights, where the architecture is not known.
   std::optional<layout_kind> layout = {};
-  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  /// What the import does with a model in which no layer rotates, such as GPT-2.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 
@@ -61,8 +61,9 @@ struct gguf_options {
 /// \param lookup   reads the file
 /// \param options  what the file does not say
 ///
-/// Throws:  std::invalid_argument, whose message names the key or tensor; so for a model of which no layer
-///          rotates, unless options.without_rope asks for its description
+/// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
+///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
+///          does not ask for the description of such a model
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {

@@ -50,7 +50,7 @@ struct hugging_face_options {
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
   std::optional<layout_kind> layout = {};
-  /// What becomes of a model of which no layer rotates, such as GPT-2.
+  /// What the import does with a model in which no layer rotates, such as GPT-2.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 

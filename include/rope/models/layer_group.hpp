@@ -26,7 +26,7 @@ struct named_number {
 };
 
 /// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
-/// V3.2, GLM 5). Its queries and keys turn by the table of the layer.
+/// V3.2, GLM 5). Its queries and keys are rotated by the table of the layer.
 ///
 ///     if (const auto& indexer = group.indexer)
 ///       with_layout(indexer->layout, [&](auto layout) {
@@ -37,13 +37,13 @@ struct named_number {
 struct indexer_rotation {
   layout_kind layout;   // need not be that of attention
   Index head_dim;       // channels of a head of the indexer
-  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) turn
-  Index rotary_dim;     // channels that turn
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
+  Index rotary_dim;     // how many channels rotate
 };
 
 /// Which pairs the axes of M-RoPE have.
 enum class mrope_order {
-  blocks,       // the first pairs turn by the first axis, the next ones by the second
+  blocks,       // the first pairs rotate by the first axis, the next ones by the second
   alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
   time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
   spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
@@ -52,7 +52,7 @@ enum class mrope_order {
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// turn:
+/// rotate:
 ///
 ///     rotate<Layout>(view, table.at_channel(group.first_channel));
 struct layer_group {
@@ -60,20 +60,20 @@ struct layer_group {
       layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
   layout_kind layout;   // of the weights the description came with
   Index head_dim;       // channels of a query or key head
-  Index first_channel;  // the first channel that turns
-  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
-  double scale = 0;                        // of q . k before the softmax: attention_options::scale
-  double softcap = 0;                      // attention_options::softcap; 0: off
+  Index first_channel;  // the first channel that rotates
+  rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;  // of scale, beside 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;               // of q . k before the softmax: attention_options::scale
+  double softcap = 0;             // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // which pairs are of which axis
+  mrope_order section_order = mrope_order::blocks;  // which pairs belong to which axis
   std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule
   std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
 
-  /// Channels that turn.
+  /// How many channels rotate.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
 
   /// The number of that name, or `otherwise`.

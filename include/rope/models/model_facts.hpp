@@ -10,7 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/query_scaling.hpp>
 
-/// What is known of a model beside how each of its layers rotates.
+/// What is known of a model, except how each of its layers rotates.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -37,7 +37,7 @@ struct query_scaling {
   }
 };
 
-/// In model_rope::windows: how far back a layer looks is not known.
+/// In model_rope::windows: the attention window of a layer is not known.
 inline constexpr Index not_known_window = -1;
 
 /// What is known of the rotation of a layer.
@@ -50,7 +50,7 @@ enum class layer_rotation {
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 
-/// What is known of a model beside how each of its layers rotates.
+/// What is known of a model, except how each of its layers rotates.
 ///
 ///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
 struct model_facts {
@@ -66,17 +66,17 @@ struct model_facts {
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
-  bool keys_are_values = false;                     // and outputs are turned back (DeepSeek V4)
+  bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 };
 
-/// What an import does with a model of which no layer rotates.
+/// What an import does with a model in which no layer rotates.
 enum class model_without_rope {
   refuse,   ///< it throws and gives the reason
-  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope says what the model has
-            ///< instead; of its attention no more is told than the number of heads and the longest context
+  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope has what the model has
+            ///< instead, and of its attention only the number of heads and the longest context are known
 };
 
 }  // namespace ROPE_ABI

@@ -17,7 +17,7 @@
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_facts.hpp>
 
-/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
+/// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -39,14 +39,13 @@ struct model_layers {
 ///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
 ///     const attention_options options = model.attention_of_layer(layer);  // window, scale
 ///
-/// Its groups and the types of its layers stay as they are; a description that differs in them is a new one:
+/// Groups and types of layers cannot be changed. For others, make a new description:
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
-/// Invariant: there is at least one group, unless instead_of_rope() says what the model has in its place:
-///            then there is none, and no layer rotates. Where there are several, each has a layer type of its
-///            own, and the type of every layer is that of a group, unless the layer is listed among those
-///            that do not rotate or of which it is not known. Empty once it was moved from.
+/// Invariant: there is at least one group, or instead_of_rope() is not empty and no layer rotates. If there
+///            are several groups, each has a layer type of its own. Each layer then has the type of a group,
+///            or is listed in layers_without_rope() or layers_not_known(). Empty after a move.
 class model_rope : public model_facts {
  public:
   /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
@@ -66,7 +65,7 @@ class model_rope : public model_facts {
 
   /// The groups of layers that rotate alike; at least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
-  /// What a model has of which no layer rotates, such as "learned positions"; empty where some layer rotates.
+  /// What the model has if no layer rotates, such as "learned positions"; empty if some layer rotates.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
@@ -78,7 +77,7 @@ class model_rope : public model_facts {
   }
   /// The layers that do not rotate, in increasing order.
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
-  /// The layers of which it is not known how they rotate, in increasing order.
+  /// The layers whose rotation is not known, in increasing order.
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
@@ -115,12 +114,11 @@ class model_rope : public model_facts {
     return groups_.size() == 1 ? &groups_.front() : group(layers_.types[static_cast<std::size_t>(layer)]);
   }
 
-  /// How layer `layer` attends, rotating or not: causal, scale, softcap and window, as the model was trained.
-  /// What is a weight is left to the caller: sink_logits, where this model has them.
+  /// Attention options of layer `layer`, with or without rotation: causal, scale, softcap and window, as in
+  /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
-  ///          not tell how it attends: a window that is not known, chunks (Llama 4), or layers of several
-  ///          scales of which this one has no group
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are not
+  ///          known: an unknown window, chunks (Llama 4), or several scales and no group for this layer
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
@@ -148,9 +146,8 @@ class model_rope : public model_facts {
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
 
-  /// The layer types that attention_of_group tells apart: those of layers that rotate, in the order of the
-  /// layers, then those of groups without layers. One that is empty stands for all layers, where they have no
-  /// types.
+  /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
+  /// then types of groups without layers. If layers have no types, one empty type stands for all of them.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -166,9 +163,9 @@ class model_rope : public model_facts {
     return types;
   }
 
-  /// attention_of_layer of the layers of that type that rotate, where it is the same for all of them. A group
-  /// that no layer rotates with gives the options that its layers would have, and a window of 0 if that is
-  /// not known. An empty type is every layer of a group that serves the whole model.
+  /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
+  /// without layers gives the options that its layers would have, with a window of 0 if none is known. An
+  /// empty type stands for every layer of a group that serves the whole model.
   ///
   /// \param layer_type  one of attention_types
   ///
@@ -202,7 +199,7 @@ class model_rope : public model_facts {
     return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
   }
 
-  /// Whether layer `layer` has sink logits in the checkpoint: of MiMo-V2 only layers that slide do.
+  /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only layers that slide have them.
   ///
   ///     const bool sinks = model.layer_has_sinks(layer);
   ///
@@ -212,15 +209,13 @@ class model_rope : public model_facts {
     return sink_logits && !is_listed(layers_without_sinks, layer);
   }
 
-  /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule
-  /// nothing.
+  /// The rule by which layer `layer` multiplies queries, by their positions; without a rule the factor is 1.
   ///
   ///     const query_scaling rule = model.query_scaling_of_layer(layer);
   ///     if (!rule.is_one()) scale_queries(queries, rule, start);
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
-  ///          not tell, or the rule is that of layers that do not rotate and it is not known whether this
-  ///          one does
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is not known, or
+  ///          depends on whether this layer rotates and that is not known
   query_scaling query_scaling_of_layer(Index layer) const {
     check_layer("query_scaling_of_layer", layer);
     if (scaled == scaled_queries::none) return {};
@@ -235,7 +230,7 @@ class model_rope : public model_facts {
   }
 
  private:
-  /// ": " and the reason, of a layer that rotates and so attends; else nothing.
+  /// ": " and the reason, for a layer that rotates (and so attends); else nothing.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
     return attends && !no_window_because.empty() ? ": " + no_window_because : "";

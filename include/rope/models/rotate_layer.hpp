@@ -21,13 +21,13 @@
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
 
-/// All that a layer of an imported model does to queries and keys before they meet, in one call.
+/// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The options of the layer with its sinks, once all that may be wrong with them was looked at.
+/// The checked attention options of the layer, with its sinks.
 template <class T, class P>
 attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
                                    const P& positions, std::span<const float> sink_logits) {
@@ -60,7 +60,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   return options;
 }
 
-/// Refuses heads of another size than those of the layer.
+/// Throws if heads do not have the size of those of the layer.
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
@@ -69,8 +69,7 @@ void check_head_of_layer(const layer_group* group, const char* name, const head_
                        " channels, got ", x.head_dim));
 }
 
-/// Refuses where a layer does not rotate what `rotate` would refuse where it does, but for positions that a
-/// table does not have.
+/// For a layer that does not rotate: makes the checks of `rotate`, except that positions are in a table.
 template <class P, class T, class... K>
 void check_unrotated(const P& positions, const head_view<T>& q, const head_view<K>&... k) {
   constexpr const char* function = "rotate_layer";
@@ -110,9 +109,9 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 
 }  // namespace detail
 
-/// Does to queries and keys what layer `layer` does before it attends, in place, and returns how it attends:
-/// rotates them by its table in its layout, or leaves them where the layer does not rotate, and multiplies
-/// the queries where the model scales them by their position.
+/// Prepares q and k for attention in layer `layer`, in place, and returns the layer's attention options. It
+/// rotates q and k by the layer's table in its layout, or leaves them if the layer does not rotate. It
+/// multiplies the queries if the model scales them by their position.
 ///
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start));
 ///
@@ -136,8 +135,8 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
-///            the layer has none, heads have another size, or keys are values too (DeepSeek V4),
-///            whose output has to be turned back; q and k are then unchanged
+///            the layer has none, heads have another size, or keys are values too (DeepSeek V4), so that
+///            the output of attention has to be un-rotated. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, where the layer scales, `scale_queries`
 template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
@@ -150,8 +149,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q, k);
 }
 
-/// The same for queries alone, of layers that attend to the keys of another layer (Gemma 3n) and find them
-/// rotated.
+/// Prepares queries alone, for layers that attend to the rotated keys of another layer (Gemma 3n).
 ///
 ///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
 ///

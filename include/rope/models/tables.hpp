@@ -16,7 +16,7 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// The tables of a whole model, held together.
+/// The frequency tables of a whole model.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -33,7 +33,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads. Without tables once it was moved from.
+/// Invariant: immutable; safe to share between threads. It has no tables after a move.
 /// Cost:      size() tables, however many layers there are
 template <class S = float>
 class model_tables {
@@ -54,17 +54,17 @@ class model_tables {
 
   model_tables(const model_tables&) = default;
   model_tables(model_tables&&) = default;
-  /// All or nothing.
+  /// Assigns all tables, or throws and changes nothing.
   model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
   model_tables& operator=(model_tables&&) = default;
 
   /// Number of tables.
   Index size() const { return static_cast<Index>(tables_.size()); }
 
-  /// What it was made of.
+  /// The model that the tables were made from.
   const model_rope& model() const { return model_; }
 
-  /// The table of a layer, placed at the first channel that turns, or nothing if the layer does not rotate.
+  /// The table of a layer, placed at the first channel that rotates, or nothing if the layer does not rotate.
   /// Valid while this object lives and is not assigned to.
   ///
   /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates

@@ -24,7 +24,7 @@ namespace detail {
 
 // The ranges of the numbers in model files, and the error for a number outside of its range.
 
-/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
+/// A condition on a number, as a test and in words. Every number must also be finite.
 struct number_rule {
   bool (*holds)(double);
   const char* words;
@@ -72,7 +72,7 @@ class json_reader {
 
   const std::string& path() const { return path_; }
 
-  /// Reads these keys as if they were not there.
+  /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
 

@@ -21,13 +21,13 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Puts the description of a model together from the metadata of its GGUF file.
+/// Makes the description of a model from the metadata of its GGUF file.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What the layers of a GGUF model multiply their queries by.
+/// The factors by which layers of a GGUF model multiply their queries.
 ///
 /// \param model  whose max_position is known
 ///
@@ -153,7 +153,7 @@ class gguf_importer {
 
   gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
 
-  /// Full and sliding layers, if they differ.
+  /// One group for all layers, or two if layers that slide rotate in another way.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
                plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
@@ -174,7 +174,7 @@ class gguf_importer {
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
 
-  /// DeepSeek V4: layers that slide, and two kinds that compress their keys and turn alike.
+  /// DeepSeek V4: layers that slide, and two kinds of layers with compressed keys, which rotate alike.
   void add_compressed() {
     model_.layers = gguf_compressed_types(reader_, record_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
@@ -195,8 +195,7 @@ class gguf_importer {
         "keys are values too: the output of attention is turned back by the position of its query");
   }
 
-  /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
-  /// whether they slide.
+  /// Bases and dimensions per layer: one group for all layers that agree in both and in whether they slide.
   void add_groups_of_layers(std::optional<std::vector<double>> bases,
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",

@@ -18,9 +18,11 @@
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
-/// an architecture. Then the keys that are absent, and those that llama.cpp does not read. Source: llama.cpp,
-/// load_hparams of each architecture.
+/// Which layers of a GGUF model slide and which do not rotate. Some of it is metadata, some is fixed in
+/// llama.cpp for an architecture. At the end: warnings about keys that are absent or that llama.cpp does not
+/// read.
+///
+/// Source: llama.cpp, load_hparams of each architecture
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -70,7 +72,7 @@ bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index 
   return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
 
-/// Names attention.sliding_window_pattern where llama.cpp does not read it, or not in every version.
+/// Warns of attention.sliding_window_pattern if llama.cpp does not read it, or not in every version.
 ///
 /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
 template <class L>
@@ -138,8 +140,8 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
-/// The layers that do not attend at all: those without heads of keys, and those that are recurrent by the
-/// file or by the code. Without block_count they are as many as `sliding` has.
+/// The layers that do not attend: layers without key heads, and layers that are recurrent by the file or by
+/// the code of llama.cpp. Without block_count there are as many layers as `sliding` has.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 template <class L>
@@ -216,8 +218,8 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
   return windows;
 }
 
-/// Which layers have sink logits. Where the lookup of the file reads tensors, those with one; else those that
-/// slide, as a warning says.
+/// Finds the layers that have sink logits: the layers with such a tensor, if the caller's lookup reads
+/// tensors; else the layers that slide, with a warning.
 ///
 /// \param layers   as gguf_layer_count returns it
 /// \param sliding  as gguf_sliding_layers returns it
@@ -241,7 +243,7 @@ void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const st
       reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
 
-/// Names why the window of a layer that attends is not known, also in model.no_window_because.
+/// Warns if the window of a layer that attends is not known, and why; also in model.no_window_because.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its windows
@@ -269,7 +271,7 @@ void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& recor
         " is not given; which layers slide is not known");
 }
 
-/// Whether a token sees only tokens before it.
+/// Whether attention is causal.
 template <class L>
 bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
@@ -305,7 +307,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   return without;
 }
 
-/// Where only one group is of sliding layers, or only one of the others, it is named after that type alone.
+/// If only one group has layers that slide, or only one has the others, the group gets that type as its name.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -318,10 +320,10 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
   }
 }
 
-// The keys of a GGUF file that llama.cpp does not read for an architecture, and those that are absent.
+// Warnings about keys that are absent, and about keys that llama.cpp does not read for an architecture.
 
-/// Names what llama.cpp takes for keys that are absent, where it was used. All channels of a head and YaRN's
-/// own bounds are common to all architectures, and not named.
+/// Warns of the values that llama.cpp takes for absent keys, if they were used. Two defaults that all
+/// architectures share get no warning: all channels of a head rotate, and the bounds of YaRN.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -353,8 +355,8 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
   if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
 }
 
-/// Names the keys of positions, windows and scores that llama.cpp does not read, where their values differ
-/// from those that it uses.
+/// Warns of each key of positions, windows and scores that llama.cpp does not read, if its value differs from
+/// the value that llama.cpp uses.
 ///
 /// \param base    of the layers that do not slide
 /// \param layers  as gguf_layer_count returns it

@@ -62,8 +62,8 @@ void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
-/// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
-/// turn (Gemma 4).
+/// The divisors of a GGUF file. Converters write 1e30 instead of infinity for a pair that does not rotate
+/// (Gemma 4).
 struct ggml_pair_factors {
   pair_factor_scaling divisors;
 
@@ -231,10 +231,9 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
-/// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
-/// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
-/// llama.cpp runs it.
+/// The factor on scores beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1. Then m
+/// is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2, and
+/// llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
@@ -248,7 +247,7 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
                  "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
 }
 
-/// derive(), with the divisors of the file behind the rule.
+/// derive(), with the divisors of the file applied after the rule.
 ///
 /// \param factors  null: the file has none
 template <class Rule>
@@ -279,8 +278,9 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   return derive_with("yarn", layers, rule, factors);
 }
 
-/// What q . k is multiplied by before the softmax, beside `multiplier`.
+/// The factor on q . k before the softmax.
 ///
+/// \param multiplier  of 1 / sqrt(head_dim)
 /// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
 template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,

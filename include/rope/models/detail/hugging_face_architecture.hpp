@@ -39,15 +39,15 @@ inline std::string plain_architecture(std::string name) {
   return plain;
 }
 
-// Architectures without a record of which it is known why.
+// Architectures that have no record, for a known reason.
 
 /// Why an architecture has no record.
 enum class refusal {
   in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
-  axes,        // its tokens lie on more than one axis, so that no layout makes it right
-  other_turn,  // what turns is not a head of queries and keys by one position, or no option says who sees it
-  parts,       // it has several parts, which say each for itself
-  no_turn      // nothing rotates
+  axes,        // its tokens have several coordinates, so that naming a layout is not enough
+  other_turn,  // it does not rotate queries and keys by one position, or no attention option gives its mask
+  parts,       // it has several parts, each with a dictionary of its own
+  no_turn      // no layer rotates
 };
 
 struct refused_architecture {
@@ -173,8 +173,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
   return nullptr;
 }
 
-// A config.json of several parts: which dictionary describes the language model, and which keys of the
-// others speak of positions.
+// A config.json of several parts: the dictionary that describes the language model, and keys of the others
+// that speak of positions.
 
 /// Whether import_hugging_face knows an architecture, or why it refuses it.
 inline bool is_known_architecture(const std::string& name) {
@@ -311,10 +311,9 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
   }
 }
 
-// Which config.json are of models of which no layer rotates: of some architectures all, of others those with
-// a certain value.
+// Models in which no layer rotates: all of some architectures, and others with a certain value in the file.
 
-/// Whether the key of record.turns_if says that layers turn.
+/// Whether the key record.turns_if says that layers rotate.
 template <class J>
 bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
   const J* value = text.find(std::string(record.turns_if).c_str());
@@ -324,7 +323,7 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   return value->is_object() && json_reader<J>(value, "").has("rope_theta");
 }
 
-/// Throws where a file says of an architecture in which nothing rotates that something does.
+/// Throws if a file says that something rotates, in an architecture in which nothing does.
 ///
 /// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
 template <class J>

@@ -24,7 +24,7 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Refuses the file, unless its layout was all that was in doubt and the caller has named it.
+/// Throws, unless only the layout was in doubt and the caller has named it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -55,8 +55,8 @@ void refuse_axial(json_reader<J>& rope) {
                   "axial_blocks");
 }
 
-/// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
-/// that the caller or the file names.
+/// The record of the architecture. An unknown architecture has no defaults of a class, only the layout that
+/// the caller or the file names.
 ///
 /// \param hint  what ends the error that the architecture is not known
 template <class J>
@@ -156,7 +156,7 @@ struct rotated_share {
   std::string key = {};
 };
 
-/// The share in the rope dictionary, else the one beside it. Names those that it overrules.
+/// The share in the rope dictionary, else the share beside it. A warning names each share that is overruled.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>

@@ -27,9 +27,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-// What the layers of a config.json multiply their queries by.
+// The factors by which layers of a config.json multiply their queries.
 
-/// Whether a key is there that makes queries grow, for architectures of which nothing is known.
+/// Whether a key is one of those that multiply queries by their position. Asked for unknown architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
        {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
@@ -206,7 +206,7 @@ class hugging_face_group_maker {
       name("attn_logit_softcapping", defaults_.softcap);
   }
 
-  /// What q . k is multiplied by.
+  /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;

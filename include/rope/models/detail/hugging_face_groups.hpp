@@ -23,7 +23,7 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// How the keys of a config.json make groups of layers.
+/// Makes the groups of layers of a config.json from its rope dictionaries.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -111,7 +111,7 @@ class hugging_face_groups {
     return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
   }
 
-  /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
+  /// Makes groups of rope_parameters, for classes that have nothing there but a dictionary per layer type.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
@@ -122,8 +122,8 @@ class hugging_face_groups {
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 
-  /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
-  /// read, must not say anything else.
+  /// Makes groups of one dictionary per layer type, or of the defaults of the class. A key of an older form,
+  /// which the class does not read, must agree with them.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
@@ -187,7 +187,7 @@ class hugging_face_groups {
     return std::vector<double>(model_.layers.size(), *one);
   }
 
-  /// Step 3.5, whose layers of a type have the base and the share of channels of the last of them.
+  /// Step 3.5: all layers of a type have the base and the share of channels of the last one in the lists.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (has_given_types()) {
@@ -321,7 +321,7 @@ class hugging_face_groups {
                          longest_layer_type, " characters, got ", type.size()));
   }
 
-  /// Adds the layers of the type to those that do not turn.
+  /// Adds the layers of the type to those that do not rotate.
   void leave_out(const std::string& type) {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
@@ -330,7 +330,7 @@ class hugging_face_groups {
   }
 
   /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
-  /// stands beside it. Of an architecture that is not known, every key may be a type if all have dictionaries.
+  /// stands beside it. In an unknown architecture every key is a type if all keys have dictionaries.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {

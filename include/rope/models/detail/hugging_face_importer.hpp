@@ -26,8 +26,7 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Puts the description of a model together from its config.json: groups of layers first, then which layer is
-/// in which.
+/// Makes the description of a model from its config.json.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -92,7 +91,7 @@ class hugging_face_importer {
     return "deepseek_ocr2_text";
   }
 
-  /// Names the keys that speak of positions and have no effect, and the sizes that were assumed.
+  /// Warns of each key that speaks of positions and has no effect, and of each size that was assumed.
   ///
   /// \param because  what to say of a key of the text model
   void note_keys(const std::string& because) {
@@ -124,8 +123,8 @@ class hugging_face_importer {
     return is_listed(periods, key) && text_.has("layer_types");
   }
 
-  /// Names the keys without effect in all dictionaries that are not rope dictionaries. Other parts of the
-  /// model are named once each. quantization_config is about weights, and scales there are those of weights.
+  /// Warns of keys without effect in all dictionaries that are not rope dictionaries, once for each other
+  /// part of the model. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -160,7 +159,7 @@ class hugging_face_importer {
     for (const std::string& key : keys) warn(key + because);
   }
 
-  /// Names a part of the model that is never read, where it rotates or slides in a way of its own.
+  /// Warns of a part of the model that is not read, if keys in it speak of positions.
   void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
     add_inner_keys(
@@ -199,7 +198,7 @@ class hugging_face_importer {
     }
   }
 
-  /// The description of a model of which no layer rotates.
+  /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
     if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
     add_sizes();
@@ -277,7 +276,7 @@ class hugging_face_importer {
       warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
 
-  /// Names types of layers that say who slides where the class does not ask them.
+  /// Warns if layer_types says which layers slide and the class does not read it for that.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
     const bool all = defaults_.slides != which_slide::by_type;
@@ -287,7 +286,7 @@ class hugging_face_importer {
            " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
-  /// Some classes take the last layer for one that attends fully.
+  /// In some classes the last layer attends fully, whatever its type.
   void end_with_full_layer() {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
@@ -296,7 +295,7 @@ class hugging_face_importer {
            " takes the last layer for one of " + model_.layers.back());
   }
 
-  /// Names the window of the class, where the file has none and layers slide.
+  /// Warns if layers slide by the window of the class, because the file has none.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
     if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
@@ -308,8 +307,8 @@ class hugging_face_importer {
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
 
-  /// Names the types of layers that rotate and have no group. How these rotate is not known, unless all
-  /// layers of the file have one group.
+  /// Warns of types of layers that rotate and have no group. Their rotation is not known, unless there is one
+  /// group for all layers.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;
     std::vector<std::string> types;

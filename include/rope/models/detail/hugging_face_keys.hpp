@@ -13,25 +13,25 @@
 #include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/record_fields.hpp>
 
-/// Which keys of a config.json the classes of Hugging Face transformers read, and which sizes they fill in.
+/// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-// Which keys of a config.json only some classes read. To the others they say nothing, whatever their value.
+// Keys of a config.json that only some classes read. In a file of another class they have no effect.
 
-/// A key, and the architectures whose classes read it, with a blank on either side of each.
+/// A key, and the architectures whose classes read it, each between two blanks.
 struct key_of_few {
   const char* key;
   std::string_view readers;
 };
 
-/// Those whose classes read use_bidirectional_attention: whether queries see what comes after them.
+/// The architectures whose classes read use_bidirectional_attention, by which attention is not causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
-/// Whether a word stands in such a list.
+/// Whether a word is in such a list.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
   for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
@@ -105,7 +105,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   return hidden;
 }
 
-/// Those whose classes read partial_rotary_factor under the default rule, too. The others turn whole heads.
+/// The architectures whose classes read partial_rotary_factor also under the default rule. The others then
+/// rotate whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
@@ -115,7 +116,7 @@ inline constexpr std::string_view partial_by_default =
     "solaropen stablelm "
     "step3p5 zaya ";
 
-/// Those whose classes read a rope dictionary for each type of layers.
+/// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
@@ -161,8 +162,8 @@ inline bool speaks_of_rope(std::string_view key) {
                     {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
 
-// The sizes that configuration classes of Hugging Face transformers have by default. The file of a whole
-// model leaves out of text_config what is equal to them (LLaVA), and that of a text model alone never does.
+// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model,
+// text_config leaves out sizes that are equal to them (LLaVA). The file of a text model alone has all sizes.
 
 /// Sizes of one class; 0: none, or what follows from the other ones.
 struct class_sizes {
@@ -340,8 +341,8 @@ const Sizes* class_sizes_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// Lets a text model in a dictionary of its own have the sizes of its class. A number of layers is not
-/// assumed beside a list that has a value for each of them.
+/// Gives a text model in a dictionary of its own the default sizes of its class. The number of layers is not
+/// assumed if a list has one value per layer.
 template <class J>
 void assume_sizes(json_reader<J>& text, std::string_view architecture) {
   const class_sizes* sizes = class_sizes_of(architecture);

@@ -20,14 +20,14 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Which layer of a config.json is of which type, which of them do not turn, how far back they look, and what
-/// of this the file leaves to the class of its architecture.
+/// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
+/// defaults of the class that were used for them.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-// Which layer is of which type, and which of them do not turn.
+// The type of each layer, and the layers that do not rotate.
 
 /// The values of a list that has one per layer.
 template <class J, class T>
@@ -58,8 +58,8 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
   return types;
 }
 
-/// Whether layers of that type attend to all tokens. Where the others do not attend, files have two names for
-/// it. Qwen 4 has another one for those that attend to the keys that an indexer chooses.
+/// Whether layers of that type attend to all tokens. In models whose other layers do not attend, files have
+/// two names for this type, and Qwen 4 a third one for layers whose keys an indexer chooses.
 ///
 /// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
@@ -147,7 +147,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   return types;
 }
 
-/// Whether a layer is dense and turns for that, however far it looks (Cohere 2 MoE).
+/// Whether each layer is dense and rotates for that reason, whatever its window (Cohere 2 MoE).
 template <class J>
 std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
                                          std::size_t layers) {
@@ -162,7 +162,7 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
   return turn;
 }
 
-/// The base of every layer, where a file gives them one by one; 0: the layer does not turn.
+/// The base of each layer, if a file lists them; 0: the layer does not rotate.
 template <class J>
 std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
                                                   std::optional<Index> layers) {
@@ -227,7 +227,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   return without;
 }
 
-// How far back every layer looks.
+// The attention window of each layer.
 
 /// The key that has the window of layers that slide.
 template <class J>
@@ -329,8 +329,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 
-// What a config.json leaves to the class of its architecture and says nothing of: which layers are of which
-// type, and what only some of them have.
+// Warnings about defaults of the class by which layers differ.
 
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
@@ -338,7 +337,7 @@ inline std::string one_of_every(Index period, bool first, bool from_end) {
          (from_end ? ", counted from the end," : "");
 }
 
-/// The pattern of layer types that a record has, if a file of so many layers is left to it; else nothing.
+/// The pattern of layer types in the record, in words, if it was used; else nothing.
 template <class J>
 std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
                             const model_draft& model) {
@@ -358,7 +357,7 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
          does + (defaults.first_full ? ", and so does the first" : "");
 }
 
-/// Names the defaults of the class that say how layers differ, where they were used.
+/// Warns of the defaults of the class by which layers differ, where they were used.
 ///
 /// \param layers  how many; nothing: not known
 /// \param model   with its groups

@@ -191,9 +191,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
   return {};
 }
 
-/// The length that a model was trained at before its context was extended: the key beside the rope
-/// dictionary, else the one inside, else the default of the class, else the longest context. Names what is
-/// assumed or overruled.
+/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
+/// inside, else the default of the class, else the longest context. Warnings name what is assumed or
+/// overruled.
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>

@@ -80,7 +80,7 @@ class group_allowance {
   Index groups_ = 0, pairs_ = 0;
 };
 
-/// Frequencies together with the numbers that led to them.
+/// Frequencies, and the numbers that they were derived from.
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
@@ -202,10 +202,10 @@ struct model_draft : model_facts {
   }
 };
 
-/// That no layer of a model rotates, and how that is known.
+/// The fact that no layer of a model rotates, and its reason.
 struct unrotated_model {
   std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // what says so, as a message of the reader continues its key
+  std::string key = {}, reason = {};  // the key that says so, and how a message continues after it
 
   bool is_so() const { return !instead.empty(); }
   /// The reason, and what to do.

@@ -16,9 +16,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
+// The rotation in indexers of sparse attention. Their layout may differ from that of attention.
 
-/// Which channels of an indexer's head turn, as many as in a head of attention, and how they pair.
+/// Which channels of an indexer's head rotate, as many as in a head of attention, and in which layout.
 enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
 
 inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
@@ -29,14 +29,14 @@ inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rota
       .rotary_dim = rotary_dim};
 }
 
-/// What is wrong with that width of an indexer's head; empty if nothing.
+/// What is wrong with the width of an indexer's head; empty if nothing is.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
   return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
          std::to_string(head_dim);
 }
 
-/// How its heads are rotated.
+/// The call that rotates the heads of an indexer, as text.
 template <class Indexer>
 std::string text_of(const Indexer& indexer) {
   return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
@@ -46,7 +46,7 @@ std::string text_of(const Indexer& indexer) {
 
 // What a record of hugging_face_records.hpp can say.
 
-/// What the products of queries and keys are multiplied by before the softmax.
+/// The factor on products of queries and keys before the softmax.
 enum class score_scale {
   inverse_root,           // 1 / sqrt(head_dim)
   half_head,              // 1 / sqrt(head_dim / 2)
@@ -57,26 +57,26 @@ enum class score_scale {
   one
 };
 
-/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+/// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
-  by_type,                       // those of other_type, by full_every
-  every,                         // all of them
-  from_max_window_layers,        // those from that layer on
-  even_below_max_window_layers,  // those of even number before that layer
-  without_rope,                  // those that do not rotate
+  by_type,                       // the layers of other_type, as full_every says
+  every,                         // all layers
+  from_max_window_layers,        // the layers from number max_window_layers on
+  even_below_max_window_layers,  // the layers of even number below max_window_layers
+  without_rope,                  // the layers that do not rotate
   not_known
 };
 
-/// What a window means.
+/// The tokens that sliding_window counts.
 enum class window_span {
-  back,                 // the tokens that a query sees: those up to its own
+  back,                 // the tokens visible to a query, up to its own
   both_sides,           // the same, half of them after its own
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
   chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
 };
 
-/// The factors by which queries grow with their position.
+/// The rule that multiplies queries by a factor of their position.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
@@ -84,15 +84,15 @@ enum class query_growth {
   log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
 };
 
-/// How the keys of a file make groups of layers.
+/// How the rope dictionaries of a file make groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
-  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not rotate
-  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
-                 // last of a type counts, and rope_scaling for those that attend fully
-  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
-                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
+  base_per_layer,  // one dictionary; layer_rope_theta has the base of each layer, 0: it does not rotate
+  base_by_type,  // one per layer type; or lists rope_theta and partial_rotary_factors with a value per layer,
+                 // where the last value of a type holds, and rope_scaling for layers that attend fully
+  compressed     // two kinds: layers that slide, unscaled; and layers of compressed keys, which have the rope
+                 // dictionary, the base compress_rope_theta (else filled_base), and m = 1
 };
 
 struct hugging_face_record {
@@ -103,32 +103,32 @@ struct hugging_face_record {
   double partial_rotary_factor = 1;
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // What the class of a whole model fills in where its text_config has no head_dim, no base, no window; 0: as
-  // in a file of the text model alone.
+  // Defaults of the class of a whole model, for a text_config without head_dim, base or window. 0: the same
+  // as in a file of the text model alone.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
-  bool last_channels = false;   // the channels that turn come last in a head
-  bool latent = false;          // a head is qk_nope_head_dim channels and qk_rope_head_dim that turn
+  bool last_channels = false;   // the channels that rotate come last in a head
+  bool latent = false;          // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
   bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
   bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
-  // The types of layers: those of full_type attend to all tokens.
+  // The types of layers. Layers of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
-  std::string_view full_list = {};  // the key that has the numbers of those of full_type
+  std::string_view full_list = {};  // the key with the numbers of the layers of full_type
   dictionary_form form = dictionary_form::one_or_by_type;
-  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
-  // share of the channels, for other_type local_base and other_factor.
+  // Defaults of a class that reads dictionaries per_type: full_type has filled_base and filled_factor (share
+  // of the channels), other_type has local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool more_in_lists = false;  // lists may go on with values for layers of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
-                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers rotate
   bool last_full = false;      // the last layer attends fully where no other does
   bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
   bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
@@ -143,10 +143,10 @@ struct hugging_face_record {
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  std::string_view indexer_key = "index_head_dim";  // has the channels of a head of the indexer
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to chosen keys
+  std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;  // only with use_sliding_window
+  bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
   bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
@@ -159,17 +159,18 @@ struct hugging_face_record {
   bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
   Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
-  bool backwards = false;          // turns by minus the position
+  bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
-  // No layer turns unless the key turns_if is true, is turns_word or has a rope_theta.
+  // If turns_if is not empty: no layer rotates unless that key is true, turns_word, or a dictionary with
+  // rope_theta.
   std::string_view turns_if = {}, turns_word = "rope";
-  std::string_view instead = "no positions";  // what a model has whose layers do not turn for this reason
-  std::string_view note = {};  // what its layers do that a description has no word for: a warning
+  std::string_view instead = "no positions";  // what the model then has instead of rotation
+  std::string_view note = {};  // a warning: what layers do that no field of a description states
 };
 
-/// Whether layer_types says which layers slide. Some classes let all of them slide, or none, whatever their
-/// types are.
+/// Whether layer_types says which layers slide. In some classes all layers slide, or none, whatever their
+/// types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
@@ -179,15 +180,15 @@ constexpr bool types_slide(const hugging_face_record& r) {
 
 // What a record of gguf_records.hpp can say.
 
-/// By which schedule layers that slide turn.
+/// The schedule of layers that slide.
 enum class sliding_rule {
   not_known,
-  as_full,   // the base and the scaling of the other layers
-  same,      // and their base whatever rope.freq_base_swa says
-  unscaled,  // their base, no scaling
+  as_full,   // the scaling of the other layers, and their base where rope.freq_base_swa is absent
+  same,      // as_full, and rope.freq_base_swa is not read
+  unscaled,  // the base of the other layers, no scaling
   bare,      // unscaled, and m = 1
   own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
-  plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
+  plain      // rope.freq_base_swa, the base of the other layers where it is absent; no scaling, and m = 1
 };
 
 /// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
@@ -200,8 +201,8 @@ enum class log_multiplier {
 /// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
 enum class yarn_keys { none, betas, all };
 
-/// What scores are multiplied by: 1 / sqrt(head_dim), 1, attention.scale where the file has it, or
-/// attention.output_scale, which is 1 / sqrt(128) where the file does not have it, whatever head_dim is.
+/// The factor on scores: 1 / sqrt(head_dim); 1; attention.scale if the file has it; or
+/// attention.output_scale, by default 1 / sqrt(128) for every head_dim.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
 
 /// The llama4_query_scaling of an architecture.
@@ -229,11 +230,11 @@ enum class pattern_form {
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // what an architecture has of which no layer rotates
-  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases in place of rotation
+  std::string_view instead = {};  // if no layer rotates: what the architecture has instead
+  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  Index period = 0;         // of so many layers one attends fully, the others slide; 0: none, or by a list
-  bool full_first = false;  // it is the first of them, else the last
+  Index period = 0;         // one of every so many layers attends fully, the others slide; 0: none, or a list
+  bool full_first = false;  // the first of each period attends fully, else the last
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;   // without attention.sliding_window no layer slides
   Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
@@ -246,10 +247,10 @@ struct gguf_record {
   window_kind window = window_kind::back;
   bool causal = true;                 // false: an encoder, whatever attention.causal says
   bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only layers that slide have it, if no tensor says otherwise
+  bool sinks_slide = false;           // only layers that slide have sink logits, unless tensors say otherwise
   Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
-  bool no_rope_first = false;         // the first of them, and none where no layer slides
+  bool no_rope_first = false;         // the first of them does not; if no layer slides all rotate
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
@@ -259,7 +260,7 @@ struct gguf_record {
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, where it is not read
+  double beta_fast = 32;        // of YaRN, where the file does not say it
   bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
@@ -273,7 +274,7 @@ struct gguf_record {
   bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
   bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // what a description has no word for: a warning
+  std::string_view note = {};  // a warning: what no field of a description states
 };
 
 /// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs

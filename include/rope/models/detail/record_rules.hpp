@@ -9,8 +9,8 @@
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/record_fields.hpp>
 
-/// Which fields of a record mean something only beside others. A record that breaks a rule says something
-/// that no file can make visible, so no test could see whether it is right: the tables do not compile then.
+/// Rules of which fields a record may combine. A record that breaks a rule has a field without effect on any
+/// file, which no test could check. The tables of records do not compile then.
 
 namespace rope {
 inline namespace ROPE_ABI {
