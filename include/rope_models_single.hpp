@@ -11705,13 +11705,15 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
     types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
   return types;
 }
-/// Whether layers of that type attend to all tokens. In models whose other layers do not attend, files have
-/// two names for this type, and Qwen 4 a third one for layers whose keys an indexer chooses.
+/// Whether layers of that type attend to all tokens, or to those that an indexer chooses of all. In models
+/// whose other layers do not attend, files have two names for this type.
 ///
-/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp
+/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
-  return type == defaults.full_type || (!defaults.others_attend && defaults.full_type == "full_attention" &&
-                                        (type == "attention" || type == "qwen_sparse_attention"));
+  const bool chosen = defaults.indexer != indexer_turn::no_indexer &&
+                      (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention");
+  return type == defaults.full_type || chosen ||
+         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
 /// The types of layers of a file that has the numbers of those that attend.
 inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,

@@ -811,3 +811,24 @@ TEST_CASE("parts of a whole model that are not its text are named once each", "[
             json{{"model_type", "llava"}, {"text_config", changed(heads, {{"num_attention_heads", 16}})}})
             .key_heads == 8);
 }
+
+// Source: transformers, models/deepseek_v32 and glm_moe_dsa, whose classes write that type for every layer.
+TEST_CASE("layers whose keys an indexer chooses have no window, named by a type or not",
+          "[models][config_rules]") {
+  for (const char* type : {"axk2", "deepseek_v32", "glm_moe_dsa"}) {
+    CAPTURE(type);
+    const json latent = {{"qk_nope_head_dim", 8}, {"qk_rope_head_dim", 8}, {"index_head_dim", 16}};
+    const auto plain = model_of(type, latent);
+    CHECK(plain.attention_of_layer(3).window == 0);
+    const auto typed = model_of(
+        type, changed(latent, {{"layer_types", std::vector<std::string>(4, "deepseek_sparse_attention")}}));
+    CHECK(typed.windows == std::vector<Index>(4, 0));
+    CHECK(typed.attention_of_group("deepseek_sparse_attention").window == 0);
+    CHECK(typed.groups()[0].indexer);
+  }
+  // Without an indexer nothing is known of such a type.
+  const auto llama = model_of(
+      "llama",
+      {{"layer_types", {"full_attention", "full_attention", "full_attention", "qwen_sparse_attention"}}});
+  CHECK(llama.windows[3] == rope::not_known_window);
+}
