@@ -57,9 +57,9 @@
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
       const key_sums<arithmetic<T>>&, sum_order&, double*);
-#define ROPE_TEST_WEIGHTS(T)                                                          \
-  ROPE_TEST_EXTERN template void write_weights(const attention_call<T, no_rotation>&, \
-                                               std::span<arithmetic<T>>, const rope::this_thread&);
+#define ROPE_TEST_WEIGHTS(T)                    \
+  ROPE_TEST_EXTERN template void write_weights( \
+      const attention_call<T, no_rotation>&, const weights_view<arithmetic<T>>&, const rope::this_thread&);
 #define ROPE_TEST_STORED(T)                                          \
   ROPE_TEST_EXTERN template class cache_memory<T, value_place::own>; \
   ROPE_TEST_EXTERN template class stored_tokens<T, value_place::own>;
