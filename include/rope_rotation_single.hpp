@@ -1180,9 +1180,7 @@ class frequencies {
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
@@ -1199,9 +1197,7 @@ class frequencies {
   ///          space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
-    if (pairs <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    if (pairs <= 0) detail::throw_invalid("frequencies::constant", "pairs must be positive, got ", pairs);
     require_addressable(pairs);
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
@@ -1248,19 +1244,16 @@ class frequencies {
   frequencies(number_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
-                                 ", ", axes(), "]"));
+      detail::throw_invalid("frequencies", "inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                            ", ", axes(), "]");
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
-                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
+          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64, got ",
+                                inv_freq_(i, a), " at pair ", i, ", axis ", a);
     if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: attention_factor must be finite and positive, got ",
-                                 attention_factor));
+      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
+                            attention_factor);
   }
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
   static number_array<double> rounded(const schedule& axis) {
@@ -1277,14 +1270,12 @@ class frequencies {
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
     if (!detail::is_finite(base) || base <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
     if (rotary_dim > 65536)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies: rotary_dim must be at most 65536 and comes first, then the base: "
-                          "frequencies(128, 500000.0), got rotary_dim ",
-                          rotary_dim, " and base ", base));
+      detail::throw_invalid("frequencies",
+                            "rotary_dim must be at most 65536 and comes first, then the base: "
+                            "frequencies(128, 500000.0), got rotary_dim ",
+                            rotary_dim, " and base ", base);
     schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
     axis.restart(base);
     return axis;
@@ -1296,15 +1287,13 @@ class frequencies {
   }
   static Index checked_pairs(Index rotary_dim) {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+      detail::throw_invalid("frequencies", "rotary_dim must be even and positive, got ", rotary_dim);
     require_addressable(rotary_dim / 2);
     return rotary_dim / 2;
   }
   static void require_addressable(Index pairs) {
     if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(wide_real)))
-      ROPE_THROW(std::length_error,
-                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
+      detail::throw_length("frequencies", "", pairs, " pairs exceed the address space");
   }
   number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
@@ -1335,36 +1324,31 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
-  if (schedule.axes() != 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the schedule must have one axis, got ", schedule.axes()));
+  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
 /// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
-  if (sections.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
   Index sum = 0;
   for (const Index pairs : sections) {
-    if (pairs < 0 || pairs > most)
-      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
     if (pairs > most - sum)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
+      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
     sum += pairs;
   }
   return sum;
 }
 /// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
-  if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
+  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
   Index pairs = 0, axes = 0;
   for (Index b = 0; b < count; ++b) {
     const frequencies& block = blocks[b * step];
     if (!equal(block.attention_factor(), factor))
-      ROPE_THROW(std::invalid_argument, message("axial: all blocks must have the same attention_factor, got ",
-                                                factor, " and ", block.attention_factor()));
+      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
+                    block.attention_factor());
     pairs += block.pairs();
     axes += block.axes();
   }
@@ -1401,8 +1385,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 /// Throws:  std::invalid_argument unless axes is positive
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 /// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
@@ -1459,9 +1442,8 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   for (Index axis = 1; axis < axes; ++axis) {
     const Index count = sections[static_cast<std::size_t>(axis)];
     if (count > 0 && axis + axes * (count - 1) >= pairs)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
-                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
+                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
     for (Index k = 0; k < count; ++k)
       assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
   }
@@ -1504,15 +1486,14 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
   if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
-                               " pairs of the schedule, got ", axis_of_pair.size()));
+    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
+                          " pairs of the schedule, got ", axis_of_pair.size());
   number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
-      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
-                                                        "), got ", axis, " for pair ", i));
+      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
+                            " for pair ", i);
     inv_freq(i, axis) = schedule.inv_freq(i, 0);
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -1590,9 +1571,7 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
 /// \param rule   for the messages
 /// \param field  the rule again, and what it calls the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
-  if (axis.rotary_dim <= 2)
-    ROPE_THROW(std::invalid_argument,
-               message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
+  if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
   multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
 }
@@ -1626,9 +1605,8 @@ struct pair_factor_scaling {
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
     if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
-                                 axis.inv_freq.size(), ", got ", factors.size()));
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
     for (const double factor : factors)
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
@@ -1719,9 +1697,8 @@ struct yarn_scaling {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
     if (low > high)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
-                                 static_cast<double>(low), " above high ", static_cast<double>(high)));
+      detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
+                            static_cast<double>(low), " above high ", static_cast<double>(high));
     return {low, high};
   }
   /// g(k) of the formula above.  Requires: factor finite and positive
@@ -1893,10 +1870,9 @@ struct longrope_scaling {
                           attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
       if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        ROPE_THROW(
-            std::invalid_argument,
-            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
       for (const double value : *list)
         detail::require_field(detail::is_finite(value) && value > 0,
                               "longrope_scaling: a factor must be positive", value);
@@ -2619,11 +2595,9 @@ template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
   if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": ", what, " must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+    throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": ", what, " must not exceed the address space, got [", a,
-                                          ", ", b, ", ", c, ", ", d, "]"));
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -2684,10 +2658,9 @@ auto view_of_tensor(const char* name, X& x) {
     for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
       const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
       const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got ", extent));
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
       if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        ROPE_THROW(std::length_error, message(name, ": the tensor must not exceed the address space"));
+        throw_length(name, "the tensor must not exceed the address space");
       const auto take = [&](Index& of_letter, Index& to_next) {
         if (c != before) to_next = stride;
         of_letter *= extent;
@@ -2710,11 +2683,10 @@ template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
   if (heads <= 0 || columns % heads != 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": heads must be positive and divide the ", columns, " ",
-                                              columns_name, " of the matrix, got ", heads));
+    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
+                  " of the matrix, got ", heads);
   if (batch <= 0 || rows % batch != 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": batch must be positive and divide the ", rows,
-                                              " rows of the matrix, got ", batch));
+    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
   const Index tokens = rows / batch, head_dim = columns / heads;
   return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
 }

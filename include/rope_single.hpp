@@ -3478,11 +3478,9 @@ template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
   if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": ", what, " must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+    throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": ", what, " must not exceed the address space, got [", a,
-                                          ", ", b, ", ", c, ", ", d, "]"));
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -3543,10 +3541,9 @@ auto view_of_tensor(const char* name, X& x) {
     for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
       const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
       const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got ", extent));
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
       if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        ROPE_THROW(std::length_error, message(name, ": the tensor must not exceed the address space"));
+        throw_length(name, "the tensor must not exceed the address space");
       const auto take = [&](Index& of_letter, Index& to_next) {
         if (c != before) to_next = stride;
         of_letter *= extent;
@@ -3569,11 +3566,10 @@ template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
   if (heads <= 0 || columns % heads != 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": heads must be positive and divide the ", columns, " ",
-                                              columns_name, " of the matrix, got ", heads));
+    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
+                  " of the matrix, got ", heads);
   if (batch <= 0 || rows % batch != 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": batch must be positive and divide the ", rows,
-                                              " rows of the matrix, got ", batch));
+    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
   const Index tokens = rows / batch, head_dim = columns / heads;
   return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
 }
@@ -4206,9 +4202,7 @@ class frequencies {
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
@@ -4225,9 +4219,7 @@ class frequencies {
   ///          space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
-    if (pairs <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    if (pairs <= 0) detail::throw_invalid("frequencies::constant", "pairs must be positive, got ", pairs);
     require_addressable(pairs);
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
@@ -4274,19 +4266,16 @@ class frequencies {
   frequencies(number_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
-                                 ", ", axes(), "]"));
+      detail::throw_invalid("frequencies", "inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                            ", ", axes(), "]");
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
-                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
+          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64, got ",
+                                inv_freq_(i, a), " at pair ", i, ", axis ", a);
     if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: attention_factor must be finite and positive, got ",
-                                 attention_factor));
+      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
+                            attention_factor);
   }
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
   static number_array<double> rounded(const schedule& axis) {
@@ -4303,14 +4292,12 @@ class frequencies {
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
     if (!detail::is_finite(base) || base <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
     if (rotary_dim > 65536)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies: rotary_dim must be at most 65536 and comes first, then the base: "
-                          "frequencies(128, 500000.0), got rotary_dim ",
-                          rotary_dim, " and base ", base));
+      detail::throw_invalid("frequencies",
+                            "rotary_dim must be at most 65536 and comes first, then the base: "
+                            "frequencies(128, 500000.0), got rotary_dim ",
+                            rotary_dim, " and base ", base);
     schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
     axis.restart(base);
     return axis;
@@ -4322,15 +4309,13 @@ class frequencies {
   }
   static Index checked_pairs(Index rotary_dim) {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+      detail::throw_invalid("frequencies", "rotary_dim must be even and positive, got ", rotary_dim);
     require_addressable(rotary_dim / 2);
     return rotary_dim / 2;
   }
   static void require_addressable(Index pairs) {
     if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(wide_real)))
-      ROPE_THROW(std::length_error,
-                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
+      detail::throw_length("frequencies", "", pairs, " pairs exceed the address space");
   }
   number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
@@ -11954,9 +11939,8 @@ template <class A>
 weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
   if (weights.size() != count)
-    ROPE_THROW(std::invalid_argument,
-               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
-                       ", got ", weights.size()));
+    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
+                  ", got ", weights.size());
   const Index of_head = shape.queries * shape.keys;
   return {weights.data(), shape.heads * of_head, of_head, shape.keys, 1};
 }
@@ -11965,11 +11949,10 @@ weights_view<A> weights_in(X& weights, const attention_shape& shape) {
   const auto by_index = scores_by_index(weights);
   if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
       by_index.keys != shape.keys)
-    ROPE_THROW(std::invalid_argument,
-               message("attention_weights: weights must be [batch, heads, queries, keys] = [", shape.batch,
-                       ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch,
-                       ", ", by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
-                       "], where a matrix is of one row and one head"));
+    throw_invalid("attention_weights", "weights must be [batch, heads, queries, keys] = [", shape.batch, ", ",
+                  shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch, ", ",
+                  by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
+                  "], where a matrix is of one row and one head");
   return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
           by_index.key_stride};
 }
@@ -19266,36 +19249,31 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
-  if (schedule.axes() != 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the schedule must have one axis, got ", schedule.axes()));
+  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
 /// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
-  if (sections.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
   Index sum = 0;
   for (const Index pairs : sections) {
-    if (pairs < 0 || pairs > most)
-      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
     if (pairs > most - sum)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
+      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
     sum += pairs;
   }
   return sum;
 }
 /// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
-  if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
+  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
   Index pairs = 0, axes = 0;
   for (Index b = 0; b < count; ++b) {
     const frequencies& block = blocks[b * step];
     if (!equal(block.attention_factor(), factor))
-      ROPE_THROW(std::invalid_argument, message("axial: all blocks must have the same attention_factor, got ",
-                                                factor, " and ", block.attention_factor()));
+      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
+                    block.attention_factor());
     pairs += block.pairs();
     axes += block.axes();
   }
@@ -19332,8 +19310,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 /// Throws:  std::invalid_argument unless axes is positive
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 /// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
@@ -19390,9 +19367,8 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   for (Index axis = 1; axis < axes; ++axis) {
     const Index count = sections[static_cast<std::size_t>(axis)];
     if (count > 0 && axis + axes * (count - 1) >= pairs)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
-                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
+                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
     for (Index k = 0; k < count; ++k)
       assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
   }
@@ -19435,15 +19411,14 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
   if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
-                               " pairs of the schedule, got ", axis_of_pair.size()));
+    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
+                          " pairs of the schedule, got ", axis_of_pair.size());
   number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
-      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
-                                                        "), got ", axis, " for pair ", i));
+      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
+                            " for pair ", i);
     inv_freq(i, axis) = schedule.inv_freq(i, 0);
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -19469,10 +19444,8 @@ inline namespace ROPE_ABI {
 inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
   if (sections.size() != 4)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
-                        sections.size(), " of them"));
+    detail::throw_invalid("ggml_interleaved_sections", "sections must be (time, height, width, extra), got ",
+                          sections.size(), " of them");
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
   for (Index i = 0; i < pairs; ++i)
     if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
@@ -19499,10 +19472,9 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const std::size_t axes = sections.size();
   const bool time_ends = axes == 3;
   if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spread_sections: sections must be (time, height, width), time at least 1, or "
-                               "(height, width), got ",
-                               axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0}));
+    detail::throw_invalid("spread_sections",
+                          "sections must be (time, height, width), time at least 1, or (height, width), got ",
+                          axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
@@ -19539,9 +19511,8 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
                 "along_directions: directions are float or double");
   detail::require_one_axis_schedule("along_directions", schedule);
   if (directions.rows() != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
-                               directions.rows(), ", ", directions.cols(), "]"));
+    detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",
+                          directions.rows(), ", ", directions.cols(), "]");
   number_array<double> inv_freq = directions.derived().template cast<double>();
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
@@ -19552,8 +19523,8 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
 /// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
 inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
   if (first < 0 || first >= schedule.pairs() || step <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
-                                                      ") and step positive, got ", first, " and ", step));
+    detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
+                          ") and step positive, got ", first, " and ", step);
   number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
@@ -19659,19 +19630,19 @@ inline void check_ggml_sections(const ggml_rope_parameters& p) {
   const Index sum = sum_of_sections("ggml_frequencies", {s[0], s[1], s[2], s[3]});
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
   if (one_axis && sum != 0)
-    ROPE_THROW(std::invalid_argument,
-               message("ggml_frequencies: the modes normal and neox have one axis and do not read sections; "
-                       "leave them out, or write mrope, imrope or vision, got sections of ",
-                       sum, " pairs"));
+    throw_invalid("ggml_frequencies",
+                  "the modes normal and neox have one axis and do not read sections; leave them out, or "
+                  "write mrope, imrope or vision, got sections of ",
+                  sum, " pairs");
   if (!one_axis && s[0] + s[1] + s[2] == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("ggml_frequencies: one of the first three sections must be positive (for one axis "
-                       "write the mode normal or neox), got 0, 0, 0, ",
-                       s[3]));
+    throw_invalid("ggml_frequencies",
+                  "one of the first three sections must be positive (for one axis write the mode normal or "
+                  "neox), got 0, 0, 0, ",
+                  s[3]);
 }
 inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
   const auto demand = [](bool holds, const char* rule, double got) {
-    if (!holds) ROPE_THROW(std::invalid_argument, message("ggml_frequencies: ", rule, ", got ", got));
+    if (!holds) throw_invalid("ggml_frequencies", "", rule, ", got ", got);
   };
   demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
   demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
@@ -19690,8 +19661,8 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
              beta);
   }
   if (!p.freq_factors.empty() && static_cast<Index>(p.freq_factors.size()) < pairs)
-    ROPE_THROW(std::invalid_argument, message("ggml_frequencies: freq_factors must have a value for each of ",
-                                              pairs, " pairs or be empty, got ", p.freq_factors.size()));
+    throw_invalid("ggml_frequencies", "freq_factors must have a value for each of ", pairs,
+                  " pairs or be empty, got ", p.freq_factors.size());
   for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
     demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
            "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
@@ -19733,9 +19704,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
   if (p.n_dims <= 0 || p.n_dims % 2 != 0 || p.n_dims > most)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_frequencies: n_dims must be even, positive and below 2^31, got ", p.n_dims));
+    detail::throw_invalid("ggml_frequencies", "n_dims must be even, positive and below 2^31, got ", p.n_dims);
   const Index pairs = p.mode == ggml_rope_type::vision ? p.n_dims : p.n_dims / 2;
   detail::check_ggml_parameters(p, pairs);
   detail::check_ggml_sections(p);
@@ -19745,10 +19714,10 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   wide_real magnitude = wide_real(p.attn_factor);
   if (blend) magnitude *= 1 - log(scale) / 10;
   if (magnitude <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ggml_frequencies: 1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor "
-                               "is not 0, got the freq_scale ",
-                               p.freq_scale));
+    detail::throw_invalid(
+        "ggml_frequencies",
+        "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
+        p.freq_scale);
   std::vector<detail::ggml_pair> places;
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
   if (one_axis)
@@ -19839,9 +19808,7 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
 /// \param rule   for the messages
 /// \param field  the rule again, and what it calls the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
-  if (axis.rotary_dim <= 2)
-    ROPE_THROW(std::invalid_argument,
-               message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
+  if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
   multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
 }
@@ -19875,9 +19842,8 @@ struct pair_factor_scaling {
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
     if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
-                                 axis.inv_freq.size(), ", got ", factors.size()));
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
     for (const double factor : factors)
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
@@ -19968,9 +19934,8 @@ struct yarn_scaling {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
     if (low > high)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
-                                 static_cast<double>(low), " above high ", static_cast<double>(high)));
+      detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
+                            static_cast<double>(low), " above high ", static_cast<double>(high));
     return {low, high};
   }
   /// g(k) of the formula above.  Requires: factor finite and positive
@@ -20142,10 +20107,9 @@ struct longrope_scaling {
                           attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
       if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        ROPE_THROW(
-            std::invalid_argument,
-            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
       for (const double value : *list)
         detail::require_field(detail::is_finite(value) && value > 0,
                               "longrope_scaling: a factor must be positive", value);
@@ -20384,8 +20348,7 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument unless head_dim is even and at least 6
 inline std::vector<Index> video_widths(Index head_dim) {
   if (head_dim < 6 || head_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("video_widths: head_dim must be even and at least 6, got ", head_dim));
+    detail::throw_invalid("video_widths", "head_dim must be even and at least 6, got ", head_dim);
   const Index space = 2 * (head_dim / 6);
   return {head_dim - 2 * space, space, space};
 }
@@ -20405,9 +20368,8 @@ inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
 /// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
 inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
   if (head_dim <= 0 || head_dim % 16 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("cogvideox_frequencies: head_dim must be positive and a multiple of 16, got ",
-                               head_dim));
+    detail::throw_invalid("cogvideox_frequencies", "head_dim must be positive and a multiple of 16, got ",
+                          head_dim);
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 /// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis turns that many
@@ -20472,14 +20434,12 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 ///          finite and greater than 1
 /// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
-  if (axes <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("ltx_frequencies: axes must be positive, got ", axes));
+  if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
   if (inner_dim / 2 < axes || inner_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("ltx_frequencies: inner_dim must be even and at least ",
-                                                      "2 for each of ", axes, " axes, got ", inner_dim));
+    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least ", "2 for each of ", axes,
+                          " axes, got ", inner_dim);
   if (!detail::is_finite(base) || base <= 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
+    detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
   const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
@@ -20503,9 +20463,8 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
 ///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
 inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
   if (heads <= 0 || all.pairs() % heads != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("frequencies_of_heads: heads must be positive and divide ", all.pairs(),
-                               " pairs, got ", heads));
+    detail::throw_invalid("frequencies_of_heads", "heads must be positive and divide ", all.pairs(),
+                          " pairs, got ", heads);
   const Index pairs = all.pairs() / heads;
   std::vector<frequencies> result;
   for (Index h = 0; h < heads; ++h) {
@@ -20554,8 +20513,7 @@ namespace detail {
 /// Throws:  std::invalid_argument
 inline void require_two_axes_fit(const char* function, Index head_dim) {
   if (head_dim <= 0 || head_dim % 4 != 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": head_dim must be positive and a multiple of 4, got ", head_dim));
+    throw_invalid(function, "head_dim must be positive and a multiple of 4, got ", head_dim);
 }
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, wide_real ratio, Index denominator) {
@@ -20660,8 +20618,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
 inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
   if (!detail::is_finite(base) || base <= 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
+    detail::throw_invalid("dino_v3_frequencies", "base must be finite and greater than 1, got ", base);
   return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
 /// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
@@ -20675,10 +20632,8 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
   if (!detail::is_finite(min_period) || !detail::is_finite(max_period) || min_period <= 0 ||
       max_period < min_period)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
-                        min_period, " and ", max_period));
+    detail::throw_invalid("dino_v3_frequencies", "periods must be finite, 0 < min_period <= max_period, got ",
+                          min_period, " and ", max_period);
   return axial(detail::geometric_periods(head_dim / 4, min_period,
                                          wide_real(max_period) / wide_real(min_period), head_dim / 4 - 1),
                2);
@@ -20703,9 +20658,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
                                           pixel_bands spread = pixel_bands::octaves) {
   detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
   if (!detail::is_finite(max_freq) || max_freq < 2)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
+    detail::throw_invalid("timm_pixel_frequencies", "max_freq must be finite and at least 2, got ", max_freq);
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const wide_real octaves = log(wide_real(max_freq) / 2);

@@ -154,9 +154,8 @@ template <class A>
 weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
   if (weights.size() != count)
-    ROPE_THROW(std::invalid_argument,
-               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
-                       ", got ", weights.size()));
+    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
+                  ", got ", weights.size());
   const Index of_head = shape.queries * shape.keys;
   return {weights.data(), shape.heads * of_head, of_head, shape.keys, 1};
 }
@@ -165,11 +164,10 @@ weights_view<A> weights_in(X& weights, const attention_shape& shape) {
   const auto by_index = scores_by_index(weights);
   if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
       by_index.keys != shape.keys)
-    ROPE_THROW(std::invalid_argument,
-               message("attention_weights: weights must be [batch, heads, queries, keys] = [", shape.batch,
-                       ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch,
-                       ", ", by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
-                       "], where a matrix is of one row and one head"));
+    throw_invalid("attention_weights", "weights must be [batch, heads, queries, keys] = [", shape.batch, ", ",
+                  shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch, ", ",
+                  by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
+                  "], where a matrix is of one row and one head");
   return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
           by_index.key_stride};
 }

@@ -40,23 +40,18 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
-  if (schedule.axes() != 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the schedule must have one axis, got ", schedule.axes()));
+  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
 
 /// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
-  if (sections.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
   Index sum = 0;
   for (const Index pairs : sections) {
-    if (pairs < 0 || pairs > most)
-      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
     if (pairs > most - sum)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
+      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
     sum += pairs;
   }
   return sum;
@@ -64,14 +59,14 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
 
 /// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
-  if (count == 0) ROPE_THROW(std::invalid_argument, message("axial: give one block per axis, got none"));
+  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
   Index pairs = 0, axes = 0;
   for (Index b = 0; b < count; ++b) {
     const frequencies& block = blocks[b * step];
     if (!equal(block.attention_factor(), factor))
-      ROPE_THROW(std::invalid_argument, message("axial: all blocks must have the same attention_factor, got ",
-                                                factor, " and ", block.attention_factor()));
+      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
+                    block.attention_factor());
     pairs += block.pairs();
     axes += block.axes();
   }
@@ -111,8 +106,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 /// Throws:  std::invalid_argument unless axes is positive
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 
@@ -173,9 +167,8 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   for (Index axis = 1; axis < axes; ++axis) {
     const Index count = sections[static_cast<std::size_t>(axis)];
     if (count > 0 && axis + axes * (count - 1) >= pairs)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
-                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
+                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
     for (Index k = 0; k < count; ++k)
       assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
   }
@@ -220,15 +213,14 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
   if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
-                               " pairs of the schedule, got ", axis_of_pair.size()));
+    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
+                          " pairs of the schedule, got ", axis_of_pair.size());
   number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
-      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
-                                                        "), got ", axis, " for pair ", i));
+      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
+                            " for pair ", i);
     inv_freq(i, axis) = schedule.inv_freq(i, 0);
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());

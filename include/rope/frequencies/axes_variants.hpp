@@ -30,10 +30,8 @@ inline namespace ROPE_ABI {
 inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
   if (sections.size() != 4)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
-                        sections.size(), " of them"));
+    detail::throw_invalid("ggml_interleaved_sections", "sections must be (time, height, width, extra), got ",
+                          sections.size(), " of them");
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
   for (Index i = 0; i < pairs; ++i)
     if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
@@ -61,10 +59,9 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const std::size_t axes = sections.size();
   const bool time_ends = axes == 3;
   if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spread_sections: sections must be (time, height, width), time at least 1, or "
-                               "(height, width), got ",
-                               axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0}));
+    detail::throw_invalid("spread_sections",
+                          "sections must be (time, height, width), time at least 1, or (height, width), got ",
+                          axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
@@ -102,9 +99,8 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
                 "along_directions: directions are float or double");
   detail::require_one_axis_schedule("along_directions", schedule);
   if (directions.rows() != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
-                               directions.rows(), ", ", directions.cols(), "]"));
+    detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",
+                          directions.rows(), ", ", directions.cols(), "]");
   number_array<double> inv_freq = directions.derived().template cast<double>();
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
@@ -116,8 +112,8 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
 /// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
 inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
   if (first < 0 || first >= schedule.pairs() || step <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
-                                                      ") and step positive, got ", first, " and ", step));
+    detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
+                          ") and step positive, got ", first, " and ", step);
   number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);

@@ -129,9 +129,7 @@ class frequencies {
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
@@ -149,9 +147,7 @@ class frequencies {
   ///          space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
-    if (pairs <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    if (pairs <= 0) detail::throw_invalid("frequencies::constant", "pairs must be positive, got ", pairs);
     require_addressable(pairs);
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
@@ -202,19 +198,16 @@ class frequencies {
   frequencies(number_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
-                                 ", ", axes(), "]"));
+      detail::throw_invalid("frequencies", "inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                            ", ", axes(), "]");
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
-                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
+          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64, got ",
+                                inv_freq_(i, a), " at pair ", i, ", axis ", a);
     if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: attention_factor must be finite and positive, got ",
-                                 attention_factor));
+      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
+                            attention_factor);
   }
 
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
@@ -235,14 +228,12 @@ class frequencies {
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
     if (!detail::is_finite(base) || base <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
     if (rotary_dim > 65536)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies: rotary_dim must be at most 65536 and comes first, then the base: "
-                          "frequencies(128, 500000.0), got rotary_dim ",
-                          rotary_dim, " and base ", base));
+      detail::throw_invalid("frequencies",
+                            "rotary_dim must be at most 65536 and comes first, then the base: "
+                            "frequencies(128, 500000.0), got rotary_dim ",
+                            rotary_dim, " and base ", base);
     schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
     axis.restart(base);
     return axis;
@@ -256,16 +247,14 @@ class frequencies {
 
   static Index checked_pairs(Index rotary_dim) {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+      detail::throw_invalid("frequencies", "rotary_dim must be even and positive, got ", rotary_dim);
     require_addressable(rotary_dim / 2);
     return rotary_dim / 2;
   }
 
   static void require_addressable(Index pairs) {
     if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(wide_real)))
-      ROPE_THROW(std::length_error,
-                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
+      detail::throw_length("frequencies", "", pairs, " pairs exceed the address space");
   }
 
   number_array<double> inv_freq_;

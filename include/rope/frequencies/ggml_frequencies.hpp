@@ -122,20 +122,20 @@ inline void check_ggml_sections(const ggml_rope_parameters& p) {
   const Index sum = sum_of_sections("ggml_frequencies", {s[0], s[1], s[2], s[3]});
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
   if (one_axis && sum != 0)
-    ROPE_THROW(std::invalid_argument,
-               message("ggml_frequencies: the modes normal and neox have one axis and do not read sections; "
-                       "leave them out, or write mrope, imrope or vision, got sections of ",
-                       sum, " pairs"));
+    throw_invalid("ggml_frequencies",
+                  "the modes normal and neox have one axis and do not read sections; leave them out, or "
+                  "write mrope, imrope or vision, got sections of ",
+                  sum, " pairs");
   if (!one_axis && s[0] + s[1] + s[2] == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("ggml_frequencies: one of the first three sections must be positive (for one axis "
-                       "write the mode normal or neox), got 0, 0, 0, ",
-                       s[3]));
+    throw_invalid("ggml_frequencies",
+                  "one of the first three sections must be positive (for one axis write the mode normal or "
+                  "neox), got 0, 0, 0, ",
+                  s[3]);
 }
 
 inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
   const auto demand = [](bool holds, const char* rule, double got) {
-    if (!holds) ROPE_THROW(std::invalid_argument, message("ggml_frequencies: ", rule, ", got ", got));
+    if (!holds) throw_invalid("ggml_frequencies", "", rule, ", got ", got);
   };
   demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
   demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
@@ -154,8 +154,8 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
              beta);
   }
   if (!p.freq_factors.empty() && static_cast<Index>(p.freq_factors.size()) < pairs)
-    ROPE_THROW(std::invalid_argument, message("ggml_frequencies: freq_factors must have a value for each of ",
-                                              pairs, " pairs or be empty, got ", p.freq_factors.size()));
+    throw_invalid("ggml_frequencies", "freq_factors must have a value for each of ", pairs,
+                  " pairs or be empty, got ", p.freq_factors.size());
   for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
     demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
            "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
@@ -199,9 +199,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
   if (p.n_dims <= 0 || p.n_dims % 2 != 0 || p.n_dims > most)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_frequencies: n_dims must be even, positive and below 2^31, got ", p.n_dims));
+    detail::throw_invalid("ggml_frequencies", "n_dims must be even, positive and below 2^31, got ", p.n_dims);
   const Index pairs = p.mode == ggml_rope_type::vision ? p.n_dims : p.n_dims / 2;
   detail::check_ggml_parameters(p, pairs);
   detail::check_ggml_sections(p);
@@ -212,10 +210,10 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   wide_real magnitude = wide_real(p.attn_factor);
   if (blend) magnitude *= 1 - log(scale) / 10;
   if (magnitude <= 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ggml_frequencies: 1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor "
-                               "is not 0, got the freq_scale ",
-                               p.freq_scale));
+    detail::throw_invalid(
+        "ggml_frequencies",
+        "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
+        p.freq_scale);
 
   std::vector<detail::ggml_pair> places;
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;

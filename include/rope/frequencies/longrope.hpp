@@ -70,10 +70,9 @@ struct longrope_scaling {
                           attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
       if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        ROPE_THROW(
-            std::invalid_argument,
-            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
       for (const double value : *list)
         detail::require_field(detail::is_finite(value) && value > 0,
                               "longrope_scaling: a factor must be positive", value);

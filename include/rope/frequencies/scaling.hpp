@@ -85,9 +85,7 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
 /// \param rule   for the messages
 /// \param field  the rule again, and what it calls the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
-  if (axis.rotary_dim <= 2)
-    ROPE_THROW(std::invalid_argument,
-               message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
+  if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
   multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
 }
@@ -126,9 +124,8 @@ struct pair_factor_scaling {
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
     if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
-                                 axis.inv_freq.size(), ", got ", factors.size()));
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
     for (const double factor : factors)
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
@@ -225,9 +222,8 @@ struct yarn_scaling {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
     if (low > high)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
-                                 static_cast<double>(low), " above high ", static_cast<double>(high)));
+      detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
+                            static_cast<double>(low), " above high ", static_cast<double>(high));
     return {low, high};
   }
 

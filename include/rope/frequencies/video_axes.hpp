@@ -55,8 +55,7 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument unless head_dim is even and at least 6
 inline std::vector<Index> video_widths(Index head_dim) {
   if (head_dim < 6 || head_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("video_widths: head_dim must be even and at least 6, got ", head_dim));
+    detail::throw_invalid("video_widths", "head_dim must be even and at least 6, got ", head_dim);
   const Index space = 2 * (head_dim / 6);
   return {head_dim - 2 * space, space, space};
 }
@@ -78,9 +77,8 @@ inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
 /// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
 inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
   if (head_dim <= 0 || head_dim % 16 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("cogvideox_frequencies: head_dim must be positive and a multiple of 16, got ",
-                               head_dim));
+    detail::throw_invalid("cogvideox_frequencies", "head_dim must be positive and a multiple of 16, got ",
+                          head_dim);
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
@@ -152,14 +150,12 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 ///          finite and greater than 1
 /// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
-  if (axes <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("ltx_frequencies: axes must be positive, got ", axes));
+  if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
   if (inner_dim / 2 < axes || inner_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("ltx_frequencies: inner_dim must be even and at least ",
-                                                      "2 for each of ", axes, " axes, got ", inner_dim));
+    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least ", "2 for each of ", axes,
+                          " axes, got ", inner_dim);
   if (!detail::is_finite(base) || base <= 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
+    detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
   const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
@@ -184,9 +180,8 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
 ///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
 inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
   if (heads <= 0 || all.pairs() % heads != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("frequencies_of_heads: heads must be positive and divide ", all.pairs(),
-                               " pairs, got ", heads));
+    detail::throw_invalid("frequencies_of_heads", "heads must be positive and divide ", all.pairs(),
+                          " pairs, got ", heads);
   const Index pairs = all.pairs() / heads;
   std::vector<frequencies> result;
   for (Index h = 0; h < heads; ++h) {

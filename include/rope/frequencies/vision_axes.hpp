@@ -47,8 +47,7 @@ namespace detail {
 /// Throws:  std::invalid_argument
 inline void require_two_axes_fit(const char* function, Index head_dim) {
   if (head_dim <= 0 || head_dim % 4 != 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": head_dim must be positive and a multiple of 4, got ", head_dim));
+    throw_invalid(function, "head_dim must be positive and a multiple of 4, got ", head_dim);
 }
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
@@ -162,8 +161,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
 inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
   if (!detail::is_finite(base) || base <= 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
+    detail::throw_invalid("dino_v3_frequencies", "base must be finite and greater than 1, got ", base);
   return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
 
@@ -178,10 +176,8 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
   if (!detail::is_finite(min_period) || !detail::is_finite(max_period) || min_period <= 0 ||
       max_period < min_period)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
-                        min_period, " and ", max_period));
+    detail::throw_invalid("dino_v3_frequencies", "periods must be finite, 0 < min_period <= max_period, got ",
+                          min_period, " and ", max_period);
   return axial(detail::geometric_periods(head_dim / 4, min_period,
                                          wide_real(max_period) / wide_real(min_period), head_dim / 4 - 1),
                2);
@@ -208,9 +204,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
                                           pixel_bands spread = pixel_bands::octaves) {
   detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
   if (!detail::is_finite(max_freq) || max_freq < 2)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
+    detail::throw_invalid("timm_pixel_frequencies", "max_freq must be finite and at least 2, got ", max_freq);
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const wide_real octaves = log(wide_real(max_freq) / 2);

@@ -124,11 +124,9 @@ template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
   if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": ", what, " must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+    throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": ", what, " must not exceed the address space, got [", a,
-                                          ", ", b, ", ", c, ", ", d, "]"));
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 
 }  // namespace detail
@@ -198,10 +196,9 @@ auto view_of_tensor(const char* name, X& x) {
     for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
       const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
       const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got ", extent));
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
       if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        ROPE_THROW(std::length_error, message(name, ": the tensor must not exceed the address space"));
+        throw_length(name, "the tensor must not exceed the address space");
       const auto take = [&](Index& of_letter, Index& to_next) {
         if (c != before) to_next = stride;
         of_letter *= extent;
@@ -225,11 +222,10 @@ template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
   if (heads <= 0 || columns % heads != 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": heads must be positive and divide the ", columns, " ",
-                                              columns_name, " of the matrix, got ", heads));
+    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
+                  " of the matrix, got ", heads);
   if (batch <= 0 || rows % batch != 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": batch must be positive and divide the ", rows,
-                                              " rows of the matrix, got ", batch));
+    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
   const Index tokens = rows / batch, head_dim = columns / heads;
   return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
 }
