@@ -5583,10 +5583,9 @@ class model_rope : public model_facts {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
     if (rotation == layer_rotation::not_known)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("group_of_layer: how layer ", layer,
-                                 " rotates is not known from this file; call rotation_of_layer before, and "
-                                 "rotate such a layer by a table of your own"));
+      detail::throw_invalid("group_of_layer", "how layer ", layer,
+                            " rotates is not known from this file; call rotation_of_layer before, and rotate "
+                            "such a layer by a table of your own");
     if (rotation == layer_rotation::none) return nullptr;
     return groups_.size() == 1 ? &groups_.front() : group(layers_.types[static_cast<std::size_t>(layer)]);
   }
@@ -5598,26 +5597,23 @@ class model_rope : public model_facts {
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_layer: how layer ", layer,
-                                 " attends is not known: no layer of this model rotates; set "
-                                 "attention_options yourself"));
+      detail::throw_invalid(
+          "attention_of_layer", "how layer ", layer,
+          " attends is not known: no layer of this model rotates; set attention_options yourself");
     const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
     bool alike = true;
     for (const layer_group& g : groups_)
       alike = alike && detail::equal(g.scale, groups_.front().scale) &&
               detail::equal(g.softcap, groups_.front().softcap);
     if (!own && !alike)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_layer: the scale of layer ", layer,
-                                 " is not known: no group is of its type; set attention_options yourself"));
+      detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
+                            " is not known: no group is of its type; set attention_options yourself");
     const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
     const Index window = at < windows.size() ? windows[at] : not_known_window;
     if (window == not_known_window)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_layer: how far back layer ", layer,
-                                 " looks is not known from this file", reason_of_no_window(layer).c_str(),
-                                 "; set attention_options yourself"));
+      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
+                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
+                            "; set attention_options yourself");
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
@@ -5654,19 +5650,17 @@ class model_rope : public model_facts {
         continue;
       const attention_options options = attention_of_layer(layer);
       if (common && common->window != options.window)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("attention_of_group: layers of type \"", std::string(layer_type).c_str(),
-                                   "\" have the windows ", common->window, " and ", options.window, "; ",
-                                   layer_type.empty() && !layers().empty()
-                                       ? "call it for each of attention_types, or call attention_of_layer"
-                                       : "call attention_of_layer"));
+        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
+                              "\" have the windows ", common->window, " and ", options.window, "; ",
+                              layer_type.empty() && !layers().empty()
+                                  ? "call it for each of attention_types, or call attention_of_layer"
+                                  : "call attention_of_layer");
       common = options;
     }
     if (common) return *common;
     if (!own)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_group: no layer rotates as type \"",
-                                 std::string(layer_type).c_str(), "\"; call attention_of_layer"));
+      detail::throw_invalid("attention_of_group", "no layer rotates as type \"",
+                            std::string(layer_type).c_str(), "\"; call attention_of_layer");
     const bool slides = own->layer_type.find("sliding") != std::string::npos;
     const Index window =
         window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
@@ -5694,10 +5688,9 @@ class model_rope : public model_facts {
     if (scaled == scaled_queries::every_layer) return query_rule;
     const layer_rotation rotation = rotation_of_layer(layer);
     if (scaled == scaled_queries::not_known || rotation == layer_rotation::not_known)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("query_scaling_of_layer: what layer ", layer,
-                                 " multiplies its queries by is not known from this file; call scale_queries "
-                                 "with a rule of your own"));
+      detail::throw_invalid("query_scaling_of_layer", "what layer ", layer,
+                            " multiplies its queries by is not known from this file; call scale_queries with "
+                            "a rule of your own");
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
  private:
@@ -5726,41 +5719,37 @@ class model_rope : public model_facts {
     const auto count = static_cast<Index>(layers_.types.size());
     for (const Index layer : list)
       if (layer < 0 || (count > 0 && layer >= count))
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("model_rope: ", what, " must be layers of the model, ", "got ", layer,
-                                   " of ", count));
+        detail::throw_invalid("model_rope", "", what, " must be layers of the model, ", "got ", layer, " of ",
+                              count);
     for (std::size_t i = 1; i < list.size(); ++i)
       if (list[i] <= list[i - 1])
-        ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
-                                                          list[i], " after ", list[i - 1]));
+        detail::throw_invalid("model_rope", "", what, " must increase, got ", list[i], " after ",
+                              list[i - 1]);
   }
   void check_names() const {
     if (groups_.empty() == instead_of_rope().empty())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: there must be groups of layers or else instead_of_rope, got ",
-                                 groups_.size(), " and \"", instead_of_rope().c_str(), "\""));
+      detail::throw_invalid("model_rope", "there must be groups of layers or else instead_of_rope, got ",
+                            groups_.size(), " and \"", instead_of_rope().c_str(), "\"");
     if (groups_.empty()) return;
     for (const Index layer : layers_.not_known)
       if (is_listed(layers_.without_rope, layer))
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(
-                       "model_rope: a layer must not be both without rotation and not known, got ", layer));
+        detail::throw_invalid("model_rope", "a layer must not be both without rotation and not known, got ",
+                              layer);
     if (groups_.size() == 1) return;  // it serves every layer
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("model_rope: each of ", groups_.size(),
-                                   " groups must have a layer type of its own, got \"", g.layer_type.c_str(),
-                                   "\"", g.layer_type.empty() ? "" : " twice"));
+        detail::throw_invalid("model_rope", "each of ", groups_.size(),
+                              " groups must have a layer type of its own, got \"", g.layer_type.c_str(), "\"",
+                              g.layer_type.empty() ? "" : " twice");
     for (std::size_t i = 0; i < layers_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
       if (group(layers_.types[i]) || is_listed(layers_.without_rope, layer) ||
           is_listed(layers_.not_known, layer))
         continue;
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: every layer must have the type of a group, or be listed as "
-                                 "without rotation or not known, got type \"",
-                                 layers_.types[i].c_str(), "\" for layer ", i));
+      detail::throw_invalid("model_rope",
+                            "every layer must have the type of a group, or be listed as without rotation or "
+                            "not known, got type \"",
+                            layers_.types[i].c_str(), "\" for layer ", i);
     }
   }
   std::vector<layer_group> groups_;
@@ -5782,11 +5771,9 @@ namespace detail {
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
   sum_of_sections("frequencies_on_axes", sections);
   if (sections.size() != 3 || sections[1] != sections[2])
-    ROPE_THROW(
-        std::invalid_argument,
-        message("frequencies_on_axes: with time last, the sections must be time, height and width, the "
-                "latter two equal, got ",
-                sections.size(), " sections"));
+    throw_invalid("frequencies_on_axes",
+                  "with time last, the sections must be time, height and width, the latter two equal, got ",
+                  sections.size(), " sections");
   return height_width_then_time(sections[1], sections[0]);
 }
 }  // namespace detail
@@ -5806,9 +5793,8 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
   for (const Index pairs : group.mrope_sections) {
     if (pairs < 0 || pairs > left)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies_on_axes: the sections must be at least 0 and add up to the ",
-                                 group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
+      detail::throw_invalid("frequencies_on_axes", "the sections must be at least 0 and add up to the ",
+                            group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
     left -= pairs;
   }
   const auto assignment = [&] {
@@ -7490,7 +7476,7 @@ inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 
 /// the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
   if (!is_finite(value) || !rule.holds(value))
-    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
+    throw_invalid(function, "", key.c_str(), " ", rule.words, ", got ", value);
   return value;
 }
 /// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
@@ -7617,8 +7603,7 @@ class json_reader {
   /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
   ///          breaks, with the value
   void refuse(const char* key, const std::string& rule) const {
-    ROPE_THROW(std::invalid_argument,
-               message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
+    throw_invalid("import_hugging_face", "", path_.c_str(), key, " ", rule.c_str());
   }
   void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
  private:
@@ -7692,7 +7677,7 @@ class gguf_reader {
   ///
   /// Throws:  std::invalid_argument, whose message is the key and the rule
   static void refuse(const std::string& key, const std::string& rule) {
-    ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
+    throw_invalid("import_gguf", "", key.c_str(), " ", rule.c_str());
   }
   template <class T>
   static T required(std::optional<T> value, const std::string& key) {
@@ -7833,12 +7818,11 @@ class group_allowance {
     ++groups_;
     pairs_ += pairs;
     if (groups_ > max_groups)
-      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
-                                                max_groups, " groups of layers, got ", groups_));
+      throw_invalid(function, "", where.c_str(), " must not make more than ", max_groups,
+                    " groups of layers, got ", groups_);
     if (pairs_ > max_pairs_of_groups)
-      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
-                                                " must not bring the pairs of all groups of layers above ",
-                                                max_pairs_of_groups, ", got ", pairs_));
+      throw_invalid(function, "", where.c_str(), " must not bring the pairs of all groups of layers above ",
+                    max_pairs_of_groups, ", got ", pairs_);
   }
  private:
   Index groups_ = 0, pairs_ = 0;
@@ -11006,7 +10990,7 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
                       " rotated channels, rounded down to " + std::to_string(rotary_dim));
   }
   const auto refuse = [&](const char* rule) {
-    ROPE_THROW(std::invalid_argument, message("import_hugging_face: ", key.c_str(), rule, rotary_dim));
+    throw_invalid("import_hugging_face", "", key.c_str(), rule, rotary_dim);
   };
   if (rotary_dim > head.head_dim)
     refuse((" must not be above head_dim, " + std::to_string(head.head_dim) + ", got ").c_str());
@@ -12269,9 +12253,8 @@ class hugging_face_groups {
   /// \param where  the key that has the type
   static void check_name(const std::string& type, const std::string& where) {
     if (type.empty() || type.size() > longest_layer_type)
-      ROPE_THROW(std::invalid_argument,
-                 message("import_hugging_face: a layer type in ", where.c_str(), " must have a name of 1 to ",
-                         longest_layer_type, " characters, got ", type.size()));
+      throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
+                    longest_layer_type, " characters, got ", type.size());
   }
   /// Adds the layers of the type to those that do not rotate.
   void leave_out(const std::string& type) {
@@ -12702,8 +12685,7 @@ struct hugging_face_options {
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
-  if (!config.is_object())
-    ROPE_THROW(std::invalid_argument, detail::message("import_hugging_face: config must be a dictionary"));
+  if (!config.is_object()) detail::throw_invalid("import_hugging_face", "config must be a dictionary");
   detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
   return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
       .result();
@@ -12766,10 +12748,9 @@ class model_tables {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
       const Index count = model_.layer_count();
       if (layer >= 0 && (count == 0 || layer < count))
-        ROPE_THROW(std::out_of_range,
-                   detail::message("model_tables: how layer ", layer,
+        detail::throw_out_of_range("model_tables", "how layer ", layer,
                                    " rotates is not known from this file; call model().rotation_of_layer "
-                                   "before, and rotate such a layer by a table of your own"));
+                                   "before, and rotate such a layer by a table of your own");
       ROPE_THROW(std::out_of_range,
                  count > 0
                      ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
@@ -12784,8 +12765,8 @@ class model_tables {
   /// Throws:  std::out_of_range if there is no such group
   placed_table<S> of_group(Index group) const {
     if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
-      ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
-                                                    table_of_group_.size(), "), got ", group));
+      detail::throw_out_of_range("model_tables", "group must be in [0, ", table_of_group_.size(), "), got ",
+                                 group);
     const auto at = static_cast<std::size_t>(group);
     return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
         model_.groups()[at].first_channel);
@@ -12793,8 +12774,7 @@ class model_tables {
  private:
   explicit model_tables(const model_rope& model) : model_(model) {
     if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_tables: the model must have a group of layers, got 0"));
+      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
   }
   template <class Make>
   void build(const Make& make) {
@@ -14017,21 +13997,17 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   constexpr const char* function = "rotate_layer";
   attention_options options = model.attention_of_layer(layer);
   if (model.keys_are_values)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": layer ", layer,
-                " turns the output of attention back, which a call of attention does not; call rotate, "
-                "attention and unrotate"));
+    throw_invalid(function, "layer ", layer,
+                  " turns the output of attention back, which a call of attention does not; call rotate, "
+                  "attention and unrotate");
   const auto got = static_cast<Index>(sink_logits.size());
   const bool has_sinks = model.layer_has_sinks(layer);
   if (has_sinks && got != q.heads)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be those of the checkpoint, one for each of ", q.heads,
-                       " query heads, got ", got, " for layer ", layer));
+    throw_invalid(function, "sink_logits must be those of the checkpoint, one for each of ", q.heads,
+                  " query heads, got ", got, " for layer ", layer);
   if (!has_sinks && got > 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be empty, for this ",
-                       model.sink_logits ? "layer" : "model", " has none, got ", got, " for layer ", layer));
+    throw_invalid(function, "sink_logits must be empty, for this ", model.sink_logits ? "layer" : "model",
+                  " has none, got ", got, " for layer ", layer);
   options.sink_logits = sink_logits;
   options.queries_are_rotated = true;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
@@ -14046,9 +14022,8 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message("rotate_layer: ", name, " must have whole heads of the layer, of ", group->head_dim,
-                       " channels, got ", x.head_dim));
+    throw_invalid("rotate_layer", "", name, " must have whole heads of the layer, of ", group->head_dim,
+                  " channels, got ", x.head_dim);
 }
 /// For a layer that does not rotate: makes the checks of `rotate`, except that positions are in a table.
 template <class P, class T, class... K>
@@ -14060,8 +14035,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   check_memory(function, q, k...);
   [[maybe_unused]] const auto check_channels = [&](const auto& x) {
     if (share_memory(q, x))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": q and k must not share channels, got one buffer for both"));
+      throw_invalid(function, "q and k must not share channels, got one buffer for both");
   };
   (check_channels(k), ...);
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);

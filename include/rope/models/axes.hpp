@@ -27,11 +27,9 @@ namespace detail {
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
   sum_of_sections("frequencies_on_axes", sections);
   if (sections.size() != 3 || sections[1] != sections[2])
-    ROPE_THROW(
-        std::invalid_argument,
-        message("frequencies_on_axes: with time last, the sections must be time, height and width, the "
-                "latter two equal, got ",
-                sections.size(), " sections"));
+    throw_invalid("frequencies_on_axes",
+                  "with time last, the sections must be time, height and width, the latter two equal, got ",
+                  sections.size(), " sections");
   return height_width_then_time(sections[1], sections[0]);
 }
 
@@ -53,9 +51,8 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
   for (const Index pairs : group.mrope_sections) {
     if (pairs < 0 || pairs > left)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies_on_axes: the sections must be at least 0 and add up to the ",
-                                 group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
+      detail::throw_invalid("frequencies_on_axes", "the sections must be at least 0 and add up to the ",
+                            group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
     left -= pairs;
   }
   const auto assignment = [&] {

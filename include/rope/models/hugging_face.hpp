@@ -75,8 +75,7 @@ struct hugging_face_options {
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
-  if (!config.is_object())
-    ROPE_THROW(std::invalid_argument, detail::message("import_hugging_face: config must be a dictionary"));
+  if (!config.is_object()) detail::throw_invalid("import_hugging_face", "config must be a dictionary");
   detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
   return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
       .result();

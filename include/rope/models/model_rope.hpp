@@ -106,10 +106,9 @@ class model_rope : public model_facts {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
     if (rotation == layer_rotation::not_known)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("group_of_layer: how layer ", layer,
-                                 " rotates is not known from this file; call rotation_of_layer before, and "
-                                 "rotate such a layer by a table of your own"));
+      detail::throw_invalid("group_of_layer", "how layer ", layer,
+                            " rotates is not known from this file; call rotation_of_layer before, and rotate "
+                            "such a layer by a table of your own");
     if (rotation == layer_rotation::none) return nullptr;
     return groups_.size() == 1 ? &groups_.front() : group(layers_.types[static_cast<std::size_t>(layer)]);
   }
@@ -122,26 +121,23 @@ class model_rope : public model_facts {
   attention_options attention_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_layer: how layer ", layer,
-                                 " attends is not known: no layer of this model rotates; set "
-                                 "attention_options yourself"));
+      detail::throw_invalid(
+          "attention_of_layer", "how layer ", layer,
+          " attends is not known: no layer of this model rotates; set attention_options yourself");
     const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
     bool alike = true;
     for (const layer_group& g : groups_)
       alike = alike && detail::equal(g.scale, groups_.front().scale) &&
               detail::equal(g.softcap, groups_.front().softcap);
     if (!own && !alike)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_layer: the scale of layer ", layer,
-                                 " is not known: no group is of its type; set attention_options yourself"));
+      detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
+                            " is not known: no group is of its type; set attention_options yourself");
     const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
     const Index window = at < windows.size() ? windows[at] : not_known_window;
     if (window == not_known_window)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_layer: how far back layer ", layer,
-                                 " looks is not known from this file", reason_of_no_window(layer).c_str(),
-                                 "; set attention_options yourself"));
+      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
+                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
+                            "; set attention_options yourself");
     const layer_group& g = own ? *own : groups_.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
@@ -180,19 +176,17 @@ class model_rope : public model_facts {
         continue;
       const attention_options options = attention_of_layer(layer);
       if (common && common->window != options.window)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("attention_of_group: layers of type \"", std::string(layer_type).c_str(),
-                                   "\" have the windows ", common->window, " and ", options.window, "; ",
-                                   layer_type.empty() && !layers().empty()
-                                       ? "call it for each of attention_types, or call attention_of_layer"
-                                       : "call attention_of_layer"));
+        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
+                              "\" have the windows ", common->window, " and ", options.window, "; ",
+                              layer_type.empty() && !layers().empty()
+                                  ? "call it for each of attention_types, or call attention_of_layer"
+                                  : "call attention_of_layer");
       common = options;
     }
     if (common) return *common;
     if (!own)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("attention_of_group: no layer rotates as type \"",
-                                 std::string(layer_type).c_str(), "\"; call attention_of_layer"));
+      detail::throw_invalid("attention_of_group", "no layer rotates as type \"",
+                            std::string(layer_type).c_str(), "\"; call attention_of_layer");
     const bool slides = own->layer_type.find("sliding") != std::string::npos;
     const Index window =
         window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
@@ -222,10 +216,9 @@ class model_rope : public model_facts {
     if (scaled == scaled_queries::every_layer) return query_rule;
     const layer_rotation rotation = rotation_of_layer(layer);
     if (scaled == scaled_queries::not_known || rotation == layer_rotation::not_known)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("query_scaling_of_layer: what layer ", layer,
-                                 " multiplies its queries by is not known from this file; call scale_queries "
-                                 "with a rule of your own"));
+      detail::throw_invalid("query_scaling_of_layer", "what layer ", layer,
+                            " multiplies its queries by is not known from this file; call scale_queries with "
+                            "a rule of your own");
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
 
@@ -258,42 +251,38 @@ class model_rope : public model_facts {
     const auto count = static_cast<Index>(layers_.types.size());
     for (const Index layer : list)
       if (layer < 0 || (count > 0 && layer >= count))
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("model_rope: ", what, " must be layers of the model, ", "got ", layer,
-                                   " of ", count));
+        detail::throw_invalid("model_rope", "", what, " must be layers of the model, ", "got ", layer, " of ",
+                              count);
     for (std::size_t i = 1; i < list.size(); ++i)
       if (list[i] <= list[i - 1])
-        ROPE_THROW(std::invalid_argument, detail::message("model_rope: ", what, " must increase, got ",
-                                                          list[i], " after ", list[i - 1]));
+        detail::throw_invalid("model_rope", "", what, " must increase, got ", list[i], " after ",
+                              list[i - 1]);
   }
 
   void check_names() const {
     if (groups_.empty() == instead_of_rope().empty())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: there must be groups of layers or else instead_of_rope, got ",
-                                 groups_.size(), " and \"", instead_of_rope().c_str(), "\""));
+      detail::throw_invalid("model_rope", "there must be groups of layers or else instead_of_rope, got ",
+                            groups_.size(), " and \"", instead_of_rope().c_str(), "\"");
     if (groups_.empty()) return;
     for (const Index layer : layers_.not_known)
       if (is_listed(layers_.without_rope, layer))
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(
-                       "model_rope: a layer must not be both without rotation and not known, got ", layer));
+        detail::throw_invalid("model_rope", "a layer must not be both without rotation and not known, got ",
+                              layer);
     if (groups_.size() == 1) return;  // it serves every layer
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("model_rope: each of ", groups_.size(),
-                                   " groups must have a layer type of its own, got \"", g.layer_type.c_str(),
-                                   "\"", g.layer_type.empty() ? "" : " twice"));
+        detail::throw_invalid("model_rope", "each of ", groups_.size(),
+                              " groups must have a layer type of its own, got \"", g.layer_type.c_str(), "\"",
+                              g.layer_type.empty() ? "" : " twice");
     for (std::size_t i = 0; i < layers_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
       if (group(layers_.types[i]) || is_listed(layers_.without_rope, layer) ||
           is_listed(layers_.not_known, layer))
         continue;
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_rope: every layer must have the type of a group, or be listed as "
-                                 "without rotation or not known, got type \"",
-                                 layers_.types[i].c_str(), "\" for layer ", i));
+      detail::throw_invalid("model_rope",
+                            "every layer must have the type of a group, or be listed as without rotation or "
+                            "not known, got type \"",
+                            layers_.types[i].c_str(), "\" for layer ", i);
     }
   }
 

@@ -34,21 +34,17 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   constexpr const char* function = "rotate_layer";
   attention_options options = model.attention_of_layer(layer);
   if (model.keys_are_values)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": layer ", layer,
-                " turns the output of attention back, which a call of attention does not; call rotate, "
-                "attention and unrotate"));
+    throw_invalid(function, "layer ", layer,
+                  " turns the output of attention back, which a call of attention does not; call rotate, "
+                  "attention and unrotate");
   const auto got = static_cast<Index>(sink_logits.size());
   const bool has_sinks = model.layer_has_sinks(layer);
   if (has_sinks && got != q.heads)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be those of the checkpoint, one for each of ", q.heads,
-                       " query heads, got ", got, " for layer ", layer));
+    throw_invalid(function, "sink_logits must be those of the checkpoint, one for each of ", q.heads,
+                  " query heads, got ", got, " for layer ", layer);
   if (!has_sinks && got > 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": sink_logits must be empty, for this ",
-                       model.sink_logits ? "layer" : "model", " has none, got ", got, " for layer ", layer));
+    throw_invalid(function, "sink_logits must be empty, for this ", model.sink_logits ? "layer" : "model",
+                  " has none, got ", got, " for layer ", layer);
   options.sink_logits = sink_logits;
   options.queries_are_rotated = true;
   if (const query_scaling rule = model.query_scaling_of_layer(layer); !rule.is_one()) {
@@ -64,9 +60,8 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message("rotate_layer: ", name, " must have whole heads of the layer, of ", group->head_dim,
-                       " channels, got ", x.head_dim));
+    throw_invalid("rotate_layer", "", name, " must have whole heads of the layer, of ", group->head_dim,
+                  " channels, got ", x.head_dim);
 }
 
 /// For a layer that does not rotate: makes the checks of `rotate`, except that positions are in a table.
@@ -79,8 +74,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   check_memory(function, q, k...);
   [[maybe_unused]] const auto check_channels = [&](const auto& x) {
     if (share_memory(q, x))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": q and k must not share channels, got one buffer for both"));
+      throw_invalid(function, "q and k must not share channels, got one buffer for both");
   };
   (check_channels(k), ...);
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);

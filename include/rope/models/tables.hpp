@@ -72,10 +72,9 @@ class model_tables {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
       const Index count = model_.layer_count();
       if (layer >= 0 && (count == 0 || layer < count))
-        ROPE_THROW(std::out_of_range,
-                   detail::message("model_tables: how layer ", layer,
+        detail::throw_out_of_range("model_tables", "how layer ", layer,
                                    " rotates is not known from this file; call model().rotation_of_layer "
-                                   "before, and rotate such a layer by a table of your own"));
+                                   "before, and rotate such a layer by a table of your own");
       ROPE_THROW(std::out_of_range,
                  count > 0
                      ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
@@ -91,8 +90,8 @@ class model_tables {
   /// Throws:  std::out_of_range if there is no such group
   placed_table<S> of_group(Index group) const {
     if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
-      ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
-                                                    table_of_group_.size(), "), got ", group));
+      detail::throw_out_of_range("model_tables", "group must be in [0, ", table_of_group_.size(), "), got ",
+                                 group);
     const auto at = static_cast<std::size_t>(group);
     return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
         model_.groups()[at].first_channel);
@@ -101,8 +100,7 @@ class model_tables {
  private:
   explicit model_tables(const model_rope& model) : model_(model) {
     if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("model_tables: the model must have a group of layers, got 0"));
+      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
   }
 
   template <class Make>

@@ -57,7 +57,7 @@ inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 
 /// the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
   if (!is_finite(value) || !rule.holds(value))
-    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
+    throw_invalid(function, "", key.c_str(), " ", rule.words, ", got ", value);
   return value;
 }
 
@@ -199,8 +199,7 @@ class json_reader {
   /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
   ///          breaks, with the value
   void refuse(const char* key, const std::string& rule) const {
-    ROPE_THROW(std::invalid_argument,
-               message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
+    throw_invalid("import_hugging_face", "", path_.c_str(), key, " ", rule.c_str());
   }
   void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
 
@@ -286,7 +285,7 @@ class gguf_reader {
   ///
   /// Throws:  std::invalid_argument, whose message is the key and the rule
   static void refuse(const std::string& key, const std::string& rule) {
-    ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
+    throw_invalid("import_gguf", "", key.c_str(), " ", rule.c_str());
   }
   template <class T>
   static T required(std::optional<T> value, const std::string& key) {

@@ -201,7 +201,7 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
                       " rotated channels, rounded down to " + std::to_string(rotary_dim));
   }
   const auto refuse = [&](const char* rule) {
-    ROPE_THROW(std::invalid_argument, message("import_hugging_face: ", key.c_str(), rule, rotary_dim));
+    throw_invalid("import_hugging_face", "", key.c_str(), rule, rotary_dim);
   };
   if (rotary_dim > head.head_dim)
     refuse((" must not be above head_dim, " + std::to_string(head.head_dim) + ", got ").c_str());

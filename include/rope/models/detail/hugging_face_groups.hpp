@@ -316,9 +316,8 @@ class hugging_face_groups {
   /// \param where  the key that has the type
   static void check_name(const std::string& type, const std::string& where) {
     if (type.empty() || type.size() > longest_layer_type)
-      ROPE_THROW(std::invalid_argument,
-                 message("import_hugging_face: a layer type in ", where.c_str(), " must have a name of 1 to ",
-                         longest_layer_type, " characters, got ", type.size()));
+      throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
+                    longest_layer_type, " characters, got ", type.size());
   }
 
   /// Adds the layers of the type to those that do not rotate.
