@@ -6,8 +6,7 @@
 # the compiler makes, and deduction guides.
 set(file "${CMAKE_ARGV3}")
 file(READ "${file}" text)
-string(REPLACE "inline namespace ROPE_ABI {\n" "" text "${text}")
-string(REPLACE "}  // namespace ROPE_ABI\n" "" text "${text}")
+string(REPLACE "rope::inline ROPE_ABI" "rope" text "${text}")
 string(REGEX REPLACE "(\n[^/\n]*[;,}])  +// " "\\1  ///< " text "${text}") # not in a comment, where it is part of some code
 
 string(REGEX REPLACE "\n *ROPE_DETAIL_ASK[A-Z_]*\\([^;]*;" "" text "${text}")

@@ -160,8 +160,7 @@
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
 using Index = Eigen::Index;
 namespace detail {
@@ -169,8 +168,7 @@ enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = s
 static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_INDEX),
               "rope: EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, or as wide as a pointer");
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CONFIG_HPP
 
 #ifndef ROPE_MODELS_AXES_HPP
@@ -194,9 +192,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <utility>  // std::in_range
 /// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
 /// channels, infinities by their bits, and hashes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -274,14 +270,10 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
     for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
@@ -388,9 +380,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
   if (first != second)
     throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
 
 #ifndef ROPE_FREQUENCIES_AXES_HPP
@@ -409,9 +399,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #include <new>          // std::align_val_t
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
 /// Refuses a block of more bytes than an address can count.
 ///
@@ -470,9 +458,7 @@ class moved_index {
  private:
   Index value_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_STORAGE_HPP
 /// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
 ///
@@ -483,8 +469,7 @@ class moved_index {
 ///
 /// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
 /// is made only where map() is called.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
 /// Eigen.
 ///
@@ -624,8 +609,7 @@ class number_array {
   Index rows_ = 0, columns_ = 0;
   bool owned_ = true;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
@@ -636,9 +620,7 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
 /// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// hi * 2^64 + lo; every operation is modulo 2^128.
 struct uint128 {
   std::uint64_t hi = 0;
@@ -728,14 +710,11 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_WIDE_INTEGER_HPP
 /// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
 /// others, and each C library has its own exp and log. Schedules must not depend on either.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
 ///
@@ -955,13 +934,11 @@ class wide_real {
   int exponent_ = -too_large;  // the value is significand * 2^exponent; the lowest exponent for 0
   bool negative_ = false;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// base^(-i / denominator), i = 0 .. count - 1, of one base.
 class inverse_powers {
@@ -1177,8 +1154,7 @@ class frequencies {
   number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 /// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
 ///
@@ -1199,8 +1175,7 @@ class frequencies {
 /// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
 /// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
 /// schemes of released models.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
@@ -1377,8 +1352,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
@@ -1389,8 +1363,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
 /// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
 /// only programs that call them compile Eigen's map.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The memory of an array, constructed before the map of it.
 template <class Scalar>
@@ -1489,12 +1462,10 @@ struct doubles {
 template <class T, int Columns = Eigen::Dynamic>
 using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
 /// The rarer ways from one schedule to several axes, used like those of axes.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
 /// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
 /// a tail: of [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not rotate in
@@ -1593,8 +1564,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
@@ -1624,9 +1594,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 /// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
@@ -1778,18 +1746,14 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
 /// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
 /// never shows in the result.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
@@ -2011,9 +1975,7 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   Eigen::internal::prefetch(target);
 #endif
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 
@@ -2021,9 +1983,7 @@ ROPE_DETAIL_QUIET_END
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
@@ -2149,16 +2109,12 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
     else
       Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
 /// and splitting an exponent into its integer and the rest is then exact.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
 /// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
 /// a float.
@@ -2234,14 +2190,10 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
     p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
   return multiply(multiply_add(p, r, fill<P>(A(2))), power);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_EXP2_HPP
 /// The channels of one head as integers of 8 bits with one scale, and back.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether channels of type C are integers beside a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
@@ -2299,13 +2251,10 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
         static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   return scale;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
 /// In which numbers attention multiplies.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
 /// arithmetic type where nothing else is said.
 enum class product_precision {
@@ -2354,8 +2303,7 @@ void check_products(const char* function, product_precision products, Index head
                   "product_precision::full");
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_PRODUCT_PRECISION_HPP
 
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -2368,9 +2316,7 @@ void check_products(const char* function, product_precision products, Index head
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// A tensor of that rank, whose elements lie next to each other.
 template <class X, int rank>
 concept tensor = requires(X& x) {
@@ -2401,15 +2347,11 @@ concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
                                                      requires(X & x) { typename X::allocator_type; } ||
                                                      requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP
 /// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
 /// caller's type tells of itself; a type that does not tell them is no list.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// An integer that counts: every integral type but bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
@@ -2552,18 +2494,14 @@ requires(!integers_in_memory<P>) struct kept<P> {
 };
 template <class P>
 using kept_positions = typename kept<P>::type;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
 
 #ifndef ROPE_BASE_INTEGER_RANGE_HPP
 #define ROPE_BASE_INTEGER_RANGE_HPP
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
 /// before they are formed.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
   using limits = std::numeric_limits<std::int64_t>;
@@ -2602,13 +2540,10 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
   }
   return true;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
 /// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
 /// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
 ///
@@ -2723,16 +2658,14 @@ template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
   return score_matrix<const X&>(x);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// An integer that counts: every integral type but bool.
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
@@ -2987,12 +2920,10 @@ template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A list of std::int64_t, and a sentence for lists of other integers.
 struct int64_list : std::span<const std::int64_t> {
@@ -3231,8 +3162,7 @@ inline void check_options(const char* function, const attention_options& options
   check_alignment(function, options, shape, rotates);
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 /// Without a table nothing turns, so a layout that is named means a table that was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
@@ -3253,8 +3183,7 @@ inline void check_options(const char* function, const attention_options& options
 /// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
 /// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
 /// has a default.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
 /// (FlashAttention), `traditional=True` (MLX).
@@ -3334,12 +3263,10 @@ std::uint64_t layout_fingerprint(Index pairs) {
   }
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
 /// How one kind of layers rotates.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A number that went into the frequencies, under the name it has in this library.
 ///
 ///     for (const named_number& number : group.numbers)
@@ -3401,8 +3328,7 @@ struct layer_group {
     return otherwise;
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_LAYER_GROUP_HPP
 
 #ifndef ROPE_MODELS_MODEL_FACTS_HPP
@@ -3416,8 +3342,7 @@ struct layer_group {
 #define ROPE_BASE_PARALLEL_HPP
 #include <atomic>
 /// How a call uses more than one thread: the caller brings the threads, the library never makes one.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
 struct any_body {
@@ -3530,8 +3455,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
   });
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
 
 #ifndef ROPE_ROTATION_CHECKS_HPP
@@ -3544,8 +3468,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 /// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
 /// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
 /// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
@@ -3856,15 +3779,13 @@ auto dht(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
 
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
 /// A table together with the channels of a head that it rotates.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 template <class S>
 class frequency_table;
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
@@ -3917,8 +3838,7 @@ template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP
 
 #ifndef ROPE_TABLES_TABLE_HPP
@@ -3935,9 +3855,7 @@ concept rotation_table = requires(const Table& table) {
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
@@ -4055,9 +3973,7 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
   return !near_middle && !subnormal;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
@@ -4081,8 +3997,7 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
 /// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
 /// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
 /// (detail/table_rows.hpp).
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
 ///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
@@ -4274,13 +4189,10 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   const auto [cos, sin] = detail::in_quadrant(angle, detail::scaled_cos_sin<S>(angle.magnitude, 1));
   return {static_cast<double>(static_cast<S>(cos)), static_cast<double>(static_cast<S>(sin))};
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
 /// The phases of all pairs of a table's row, at a position or at a row of coordinates.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
@@ -4388,17 +4300,13 @@ class row_angles {
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the numbers that a table is made from.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
@@ -4514,17 +4422,13 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
   for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
   return checked;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// Rows of a table: how loops read them, and how they are computed from phases.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
 /// Makes tables in memory of the caller's: tables/row_maker.hpp.
@@ -4711,13 +4615,10 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
         write_entry(angles, first + k, coordinates, m, cos[first + k], sin[first + k]);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// cos and sin of every pair's angle, for the positions a model will use.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
@@ -4964,14 +4865,11 @@ class frequency_table {
   number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_TABLE_HPP
 /// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
 /// positions that it rotates. All of it is found before anything is written.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // What can be wrong with the types of a call, each in one sentence that is the same for every function.
 //
 // Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
@@ -5013,9 +4911,7 @@ template <class X>
 concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 /// A layout that turns pairs is named, and is one.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
@@ -5077,9 +4973,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Refuses negative extents and views larger than the address space.
 ///
 /// Throws:  std::invalid_argument, std::length_error
@@ -5324,14 +5218,11 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
 /// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
 /// sharpen it again. Queries are scaled before or after their rotation; keys are not.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// log-n scaling.
 ///
 ///     factor(p) = max(1, ln(p + 1) / ln(train_length))
@@ -5436,12 +5327,10 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   }
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP
 /// What is known of a model, except how each of its layers rotates.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
 /// every factor is 1.
 ///
@@ -5498,12 +5387,10 @@ enum class model_without_rope {
   describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope has what the model has
             ///< instead, and of its attention only the number of heads and the longest context are known
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
 /// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Which layer of a model is of which type, and which of them do not rotate.
 ///
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
@@ -5755,12 +5642,10 @@ class model_rope : public model_facts {
   std::vector<layer_group> groups_;
   model_layers layers_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP
 /// Frequencies on several axes, from the M-RoPE sections of a layer group.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Height and width alternate from pair 0 on, and time has the last pairs.
 ///
@@ -5812,8 +5697,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   };
   return on_axes(group.frequencies, assignment());
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_AXES_HPP
 
 #ifndef ROPE_MODELS_DESCRIBE_HPP
@@ -5833,8 +5717,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 /// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
@@ -6130,16 +6013,14 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 /// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
 /// another rule.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The integer nearest to x, with ties to even.
 inline wide_real nearest_integer(wide_real x) {
@@ -6314,16 +6195,13 @@ struct clipped_scaling {
     }
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 /// Sentences about a model, its groups and its layers, and about where two models differ.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The lines of a description.
 /// A label, and a text that is in one column with those of other lines.
 template <class Text>
@@ -6589,16 +6467,12 @@ bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
     same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
   return same;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 /// The C++ that makes what an import returned, for a program without the file: statements that compile at any
 /// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
 /// letters. Comments are /* */: their lines may be broken anywhere.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// "{.factor = 8, .length = 4096}"
 inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
   std::string text;
@@ -6871,17 +6745,13 @@ std::string code_text(const Model& model) {
   }
   return indented;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 /// What a record of hugging_face_records.hpp or gguf_records.hpp can say about an architecture.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The rotation in indexers of sparse attention. Their layout may differ from that of attention.
 /// Which channels of an indexer's head rotate, as many as in a head of attention, and in which layout.
 enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
@@ -7128,14 +6998,11 @@ constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
 /// differ. Templates, so that programs which do not call them do not compile them.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// What a rule did to a pair.
 enum class pair_change {
   kept,          // as in the original schedule
@@ -7399,8 +7266,7 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
     }
   return found;
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_DESCRIBE_HPP
 
 #ifndef ROPE_MODELS_GGUF_HPP
@@ -7414,9 +7280,7 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
 /// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
 /// compiler instantiates those wherever they are named, even in a template that is never used, and these only
 /// where they are called.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether an element of the list equals x.
 template <class T, class X>
 bool contains(const std::vector<T>& list, const X& x) {
@@ -7438,14 +7302,10 @@ template <class T>
 std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
 /// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The ranges of the numbers in model files, and the error for a number outside of its range.
 /// A condition on a number, as a test and in words. Every number must also be finite.
 struct number_rule {
@@ -7694,9 +7554,7 @@ class gguf_reader {
   const L& lookup_;
   std::string architecture_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_FILE_READERS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
@@ -7712,8 +7570,7 @@ class gguf_reader {
 #define ROPE_FREQUENCIES_LONGROPE_HPP
 /// The frequency rule whose factors were found by a search, one for each pair; used like those of
 /// scaling.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
@@ -7775,14 +7632,11 @@ struct longrope_scaling {
     axis.attention_factor *= magnitude();
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 /// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
 /// to them, and the parts of a model_rope.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
 /// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
 /// few megabytes.
@@ -7942,18 +7796,14 @@ struct unrotated_model {
     return reason + "; to import it as a model without groups, pass model_without_rope::describe";
   }
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 /// Which layers of a GGUF model slide and which do not rotate. Some of it is metadata, some is fixed in
 /// llama.cpp for an architecture. At the end: warnings about keys that are absent or that llama.cpp does not
 /// read.
 ///
 /// Source: llama.cpp, load_hparams of each architecture
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The number of layers without those of multi-token prediction, which come last; 0: not known.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
@@ -8331,9 +8181,7 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   if (factor && older && !equal(*factor, *older))
     say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
@@ -8346,9 +8194,7 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #include <cctype>  // std::tolower
 /// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // Keys of a config.json that only some classes read. In a file of another class they have no effect.
 /// A key, and the architectures whose classes read it, each between two blanks.
 struct key_of_few {
@@ -8680,15 +8526,11 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
   assume(sizes->nope_channels, {"qk_nope_head_dim"});
   assume(sizes->rotated_channels, {"qk_rope_head_dim"});
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 /// Rules of which fields a record may combine. A record that breaks a rule has a field without effect on any
 /// file, which no test could check. The tables of records do not compile then.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
 constexpr bool is_one(double x) { return is_zero(x - 1); }
 /// The first rule that is broken; empty where all are kept.
@@ -8842,18 +8684,14 @@ constexpr bool keep_the_rules(const Record (&records)[count]) {
     if (!broken_rule_of(record).empty()) return false;
   return true;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP
 /// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
 /// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, as
 /// hugging_face_record_of.
 template <class Record = gguf_record>
@@ -9150,17 +8988,13 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
            "others, which no option of attention stands for; rotate its layers by a table of your own";
   return {};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 /// The head, the base, the channels that rotate and the frequencies of the layers of a GGUF file.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The scalings of ggml that are not quite those of frequencies/scaling.hpp.
 /// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
 struct weighted_yarn {
@@ -9425,14 +9259,10 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
   result.softmax_multiplier = score_growth(reader, layers, scaling);
   return result;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 /// Makes the description of a model from the metadata of its GGUF file.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The factors by which layers of a GGUF model multiply their queries.
 ///
 /// \param model  whose max_position is known
@@ -9736,14 +9566,11 @@ class gguf_importer {
   group_allowance allowance_ = {};
   model_draft model_ = {};
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
 /// The rotary embedding of a model, from the metadata of its GGUF file, with the meaning that llama.cpp gives
 /// to them.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Access to a GGUF file, however the caller reads it. Each member returns nothing if the key is absent or
 /// has a value of another type.
 ///
@@ -9792,8 +9619,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
   detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
   return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_GGUF_HPP
 
 #ifndef ROPE_MODELS_HUGGING_FACE_HPP
@@ -9811,9 +9637,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 /// The records of hugging_face_records.hpp whose layers are of more than one kind.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The records some of whose layers do not attend at all.
 /// nullptr where there is none.
 template <class Record>
@@ -10210,18 +10034,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return hugging_face_hybrid_record_of<Record>(architecture);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 /// What a config.json does not write down because its architecture implies it: one record per architecture,
 /// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key;
 /// those of models that bring their own classes by the code of vLLM (TeleChat 3, openPangu).
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, so
 /// that a compiler checks and evaluates the records only in programs that import a model.
 template <class Record = hugging_face_record>
@@ -10478,15 +10298,11 @@ const Record* hugging_face_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return hugging_face_layered_record_of<Record>(architecture);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 /// Which dictionary of a config.json describes the language model, how its architecture is spelled, and
 /// whether it can be imported.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
 inline std::string plain_architecture(std::string name) {
   for (const char* end : {"For", "Model"})
@@ -10810,17 +10626,13 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
                 " of so many layers has ALiBi biases in place of rotary embeddings"};
   return {};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 /// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Throws, unless only the layout was in doubt and the caller has named it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
@@ -10998,9 +10810,7 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
     refuse(" must give an even, positive number of rotated channels, got ");
   return rotary_dim;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
@@ -11009,9 +10819,7 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 /// The frequencies and the M-RoPE sections that one rope dictionary of a Hugging Face config.json stands for.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
 /// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
 /// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
@@ -11327,14 +11135,10 @@ class schedule_reader {
   model_draft& model_;
   std::string needed_ = {};  // why a key must be there
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 /// One group of layers, from a rope dictionary and the keys beside it.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The factors by which layers of a config.json multiply their queries.
 /// Whether a key is one of those that multiply queries by their position. Asked for unknown architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
@@ -11614,9 +11418,7 @@ class hugging_face_group_maker {
   head_shape head_;
   group_allowance allowance_ = {};
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
@@ -11626,9 +11428,7 @@ class hugging_face_group_maker {
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
 /// defaults of the class that were used for them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The type of each layer, and the layers that do not rotate.
 /// The values of a list that has one per layer.
 template <class J, class T>
@@ -11976,14 +11776,10 @@ void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaul
   });
   if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// Makes the groups of layers of a config.json from its rope dictionaries.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Finds the rope dictionaries of a file, and makes a group of each.
 template <class J>
 class hugging_face_groups {
@@ -12313,14 +12109,10 @@ class hugging_face_groups {
   model_draft& model_;
   hugging_face_group_maker<J> maker_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 /// Makes the description of a model from its config.json.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 template <class J>
 class hugging_face_importer {
  public:
@@ -12624,16 +12416,13 @@ class hugging_face_importer {
   std::optional<Index> layers_ = {};  // how many
   model_draft model_ = {};
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 /// The rotary embedding of a model, from its Hugging Face config.json:
 ///
 ///     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
 ///     const frequency_table table(model.groups()[0].frequencies, 8192);
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A JSON value with the member functions of nlohmann::json, which this library does not include.
 template <class J>
 concept json_like = requires(const J& json, const std::string& key) {
@@ -12690,8 +12479,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
   return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
       .result();
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_HUGGING_FACE_HPP
 
 #ifndef ROPE_MODELS_ROTATE_LAYER_HPP
@@ -12700,8 +12488,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 #ifndef ROPE_MODELS_TABLES_HPP
 #define ROPE_MODELS_TABLES_HPP
 /// The frequency tables of a whole model.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have a
 /// base of their own.
 ///
@@ -12798,8 +12585,7 @@ class model_tables {
   std::vector<Index> table_of_group_;
   std::vector<frequency_table<S>> tables_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_TABLES_HPP
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
@@ -12833,8 +12619,7 @@ class model_tables {
 /// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
 /// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
 /// float.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
 class scratch_piece {
@@ -12904,8 +12689,7 @@ T* workspace(Index count) {
 ///            that such a call has started. Program parts that are compiled for other instruction sets or
 ///            floating-point models have scratch of their own, and a release_scratch() of their own
 inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
 
 #ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
@@ -12918,9 +12702,7 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Even and odd channels: a run of channels split into a packet of each.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
 template <class P>
 struct even_odd {
@@ -13129,9 +12911,7 @@ template <class P>
 EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
   store_even_odd(to, first, second);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
@@ -13141,9 +12921,7 @@ ROPE_DETAIL_QUIET_END
 ///
 /// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
 /// stride.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Bytes.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
@@ -13488,15 +13266,11 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
     rotate_token<Layout>(x.range(h, 1), row);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// Rows of a table that are computed once for all heads of a token: where entries are of another type than
 /// channels turn in, and where the rows of an inverse are not those of the table times a constant.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
@@ -13571,14 +13345,10 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 /// The order in which a checked call of rotate passes through memory.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
 enum class reverse_rotation { inverse, transpose };
@@ -13809,13 +13579,10 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
   const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 /// Turns the channel pairs of heads by the angles of their positions, and back.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -13983,12 +13750,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// Prepares the queries and keys of a layer of an imported model for attention, in one call.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The checked attention options of the layer, with its sinks.
 template <class T, class P>
@@ -14115,7 +13880,6 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
   return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_ROTATE_LAYER_HPP
 #endif  // ROPE_MODELS_HPP

@@ -162,8 +162,7 @@
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
 using Index = Eigen::Index;
 namespace detail {
@@ -171,8 +170,7 @@ enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = s
 static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_INDEX),
               "rope: EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, or as wide as a pointer");
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CONFIG_HPP
 
 #ifndef ROPE_BASE_PARALLEL_HPP
@@ -181,8 +179,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <atomic>
 #include <concepts>
 /// How a call uses more than one thread: the caller brings the threads, the library never makes one.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
 struct any_body {
@@ -295,8 +292,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
   });
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
 
 #ifndef ROPE_FREQUENCIES_AXES_HPP
@@ -318,9 +314,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #include <functional>  // std::equal_to
 /// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
 /// channels, infinities by their bits, and hashes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -398,14 +392,10 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
     for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
@@ -512,9 +502,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
   if (first != second)
     throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
 
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
@@ -530,9 +518,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #include <new>          // std::align_val_t
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
 /// Refuses a block of more bytes than an address can count.
 ///
@@ -591,9 +577,7 @@ class moved_index {
  private:
   Index value_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_STORAGE_HPP
 /// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
 ///
@@ -604,8 +588,7 @@ class moved_index {
 ///
 /// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
 /// is made only where map() is called.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
 /// Eigen.
 ///
@@ -745,8 +728,7 @@ class number_array {
   Index rows_ = 0, columns_ = 0;
   bool owned_ = true;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
@@ -757,9 +739,7 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
 /// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// hi * 2^64 + lo; every operation is modulo 2^128.
 struct uint128 {
   std::uint64_t hi = 0;
@@ -849,14 +829,11 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_WIDE_INTEGER_HPP
 /// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
 /// others, and each C library has its own exp and log. Schedules must not depend on either.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
 ///
@@ -1076,13 +1053,11 @@ class wide_real {
   int exponent_ = -too_large;  // the value is significand * 2^exponent; the lowest exponent for 0
   bool negative_ = false;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// base^(-i / denominator), i = 0 .. count - 1, of one base.
 class inverse_powers {
@@ -1298,8 +1273,7 @@ class frequencies {
   number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 /// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
 ///
@@ -1320,8 +1294,7 @@ class frequencies {
 /// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
 /// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
 /// schemes of released models.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
@@ -1498,8 +1471,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_LONGROPE_HPP
@@ -1517,8 +1489,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
@@ -1814,13 +1785,11 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 /// The frequency rule whose factors were found by a search, one for each pair; used like those of
 /// scaling.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
@@ -1882,8 +1851,7 @@ struct longrope_scaling {
     axis.attention_factor *= magnitude();
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
@@ -1896,9 +1864,7 @@ struct longrope_scaling {
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// A tensor of that rank, whose elements lie next to each other.
 template <class X, int rank>
 concept tensor = requires(X& x) {
@@ -1929,15 +1895,11 @@ concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
                                                      requires(X & x) { typename X::allocator_type; } ||
                                                      requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP
 /// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
 /// caller's type tells of itself; a type that does not tell them is no list.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// An integer that counts: every integral type but bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
@@ -2080,18 +2042,14 @@ requires(!integers_in_memory<P>) struct kept<P> {
 };
 template <class P>
 using kept_positions = typename kept<P>::type;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
 
 #ifndef ROPE_BASE_INTEGER_RANGE_HPP
 #define ROPE_BASE_INTEGER_RANGE_HPP
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
 /// before they are formed.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
   using limits = std::numeric_limits<std::int64_t>;
@@ -2130,14 +2088,11 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
   }
   return true;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// An integer that counts: every integral type but bool.
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
@@ -2392,8 +2347,7 @@ template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
 
 #ifndef ROPE_ROTATION_GRADIENT_HPP
@@ -2413,8 +2367,7 @@ concept position_form = requires(const P& positions) {
 /// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
 /// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
 /// has a default.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
 /// (FlashAttention), `traditional=True` (MLX).
@@ -2494,8 +2447,7 @@ std::uint64_t layout_fingerprint(Index pairs) {
   }
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
 
 #ifndef ROPE_ROTATION_VIEW_HPP
@@ -2505,8 +2457,7 @@ std::uint64_t layout_fingerprint(Index pairs) {
 /// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
 /// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
 /// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
@@ -2817,15 +2768,13 @@ auto dht(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
 
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
 /// A table together with the channels of a head that it rotates.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 template <class S>
 class frequency_table;
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
@@ -2878,8 +2827,7 @@ template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP
 
 #ifndef ROPE_TABLES_TABLE_HPP
@@ -2896,9 +2844,7 @@ concept rotation_table = requires(const Table& table) {
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
@@ -3016,9 +2962,7 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
   return !near_middle && !subnormal;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
@@ -3042,8 +2986,7 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
 /// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
 /// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
 /// (detail/table_rows.hpp).
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
 ///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
@@ -3235,13 +3178,10 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   const auto [cos, sin] = detail::in_quadrant(angle, detail::scaled_cos_sin<S>(angle.magnitude, 1));
   return {static_cast<double>(static_cast<S>(cos)), static_cast<double>(static_cast<S>(sin))};
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
 /// The phases of all pairs of a table's row, at a position or at a row of coordinates.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
@@ -3349,17 +3289,13 @@ class row_angles {
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the numbers that a table is made from.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
@@ -3475,17 +3411,13 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
   for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
   return checked;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// Rows of a table: how loops read them, and how they are computed from phases.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
 /// Makes tables in memory of the caller's: tables/row_maker.hpp.
@@ -3672,13 +3604,10 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
         write_entry(angles, first + k, coordinates, m, cos[first + k], sin[first + k]);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// cos and sin of every pair's angle, for the positions a model will use.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
@@ -3925,14 +3854,11 @@ class frequency_table {
   number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_TABLE_HPP
 /// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
 /// positions that it rotates. All of it is found before anything is written.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // What can be wrong with the types of a call, each in one sentence that is the same for every function.
 //
 // Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
@@ -3974,9 +3900,7 @@ template <class X>
 concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 /// A layout that turns pairs is named, and is one.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
@@ -4038,9 +3962,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Refuses negative extents and views larger than the address space.
 ///
 /// Throws:  std::invalid_argument, std::length_error
@@ -4285,9 +4207,7 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
 
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -4318,8 +4238,7 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
 /// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
 /// float.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
 class scratch_piece {
@@ -4389,8 +4308,7 @@ T* workspace(Index count) {
 ///            that such a call has started. Program parts that are compiled for other instruction sets or
 ///            floating-point models have scratch of their own, and a release_scratch() of their own
 inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
 
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
@@ -4402,9 +4320,7 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 /// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
@@ -4556,18 +4472,14 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
 /// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
 /// never shows in the result.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
@@ -4789,9 +4701,7 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   Eigen::internal::prefetch(target);
 #endif
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 
@@ -4805,9 +4715,7 @@ ROPE_DETAIL_QUIET_END
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Even and odd channels: a run of channels split into a packet of each.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
 template <class P>
 struct even_odd {
@@ -5016,9 +4924,7 @@ template <class P>
 EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
   store_even_odd(to, first, second);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
@@ -5028,9 +4934,7 @@ ROPE_DETAIL_QUIET_END
 ///
 /// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
 /// stride.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Bytes.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
@@ -5375,15 +5279,11 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
     rotate_token<Layout>(x.range(h, 1), row);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// Rows of a table that are computed once for all heads of a token: where entries are of another type than
 /// channels turn in, and where the rows of an inverse are not those of the table times a constant.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
@@ -5458,14 +5358,10 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 /// The order in which a checked call of rotate passes through memory.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
 enum class reverse_rotation { inverse, transpose };
@@ -5696,16 +5592,13 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
   const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
 /// Turns the channel pairs of heads by the angles of their positions, and back.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -5873,8 +5766,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// The backward pass of `rotate` with respect to the heads: for y = m R(angle) x and d_y, the gradient of a
 /// loss with respect to y,
@@ -5882,8 +5774,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 ///     d_x = m R(-angle) d_y
 ///
 /// Gradients with respect to angles, frequencies, positions and table entries are in angle_gradient.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
 /// into the gradient with respect to the heads before.
 ///
@@ -5938,7 +5829,6 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_GRADIENT_HPP
 #endif  // ROPE_ROTATION_HPP

@@ -161,8 +161,7 @@
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
 using Index = Eigen::Index;
 namespace detail {
@@ -170,8 +169,7 @@ enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = s
 static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_INDEX),
               "rope: EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, or as wide as a pointer");
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CONFIG_HPP
 
 #ifndef ROPE_ATTENTION_HPP
@@ -222,9 +220,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <utility>  // std::in_range
 /// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
 /// channels, infinities by their bits, and hashes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -302,14 +298,10 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
     for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
@@ -416,9 +408,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
   if (first != second)
     throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
 
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
@@ -436,9 +426,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 /// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
@@ -590,18 +578,14 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
 /// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
 /// never shows in the result.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
@@ -823,9 +807,7 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   Eigen::internal::prefetch(target);
 #endif
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 
@@ -833,9 +815,7 @@ ROPE_DETAIL_QUIET_END
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
@@ -961,16 +941,12 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
     else
       Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
 /// and splitting an exponent into its integer and the rest is then exact.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
 /// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
 /// a float.
@@ -1046,14 +1022,10 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
     p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
   return multiply(multiply_add(p, r, fill<P>(A(2))), power);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_EXP2_HPP
 /// The channels of one head as integers of 8 bits with one scale, and back.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether channels of type C are integers beside a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
@@ -1111,13 +1083,10 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
         static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   return scale;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
 /// In which numbers attention multiplies.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
 /// arithmetic type where nothing else is said.
 enum class product_precision {
@@ -1166,8 +1135,7 @@ void check_products(const char* function, product_precision products, Index head
                   "product_precision::full");
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_PRODUCT_PRECISION_HPP
 
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -1186,9 +1154,7 @@ void check_products(const char* function, product_precision products, Index head
 #include <vector>
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
 /// Refuses a block of more bytes than an address can count.
 ///
@@ -1247,9 +1213,7 @@ class moved_index {
  private:
   Index value_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_STORAGE_HPP
 /// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
 ///
@@ -1260,8 +1224,7 @@ class moved_index {
 ///
 /// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
 /// is made only where map() is called.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
 /// Eigen.
 ///
@@ -1401,17 +1364,14 @@ class number_array {
   Index rows_ = 0, columns_ = 0;
   bool owned_ = true;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 #include <array>
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// A tensor of that rank, whose elements lie next to each other.
 template <class X, int rank>
 concept tensor = requires(X& x) {
@@ -1442,15 +1402,11 @@ concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
                                                      requires(X & x) { typename X::allocator_type; } ||
                                                      requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP
 /// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
 /// caller's type tells of itself; a type that does not tell them is no list.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// An integer that counts: every integral type but bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
@@ -1593,18 +1549,14 @@ requires(!integers_in_memory<P>) struct kept<P> {
 };
 template <class P>
 using kept_positions = typename kept<P>::type;
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
 
 #ifndef ROPE_BASE_INTEGER_RANGE_HPP
 #define ROPE_BASE_INTEGER_RANGE_HPP
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
 /// before they are formed.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
   using limits = std::numeric_limits<std::int64_t>;
@@ -1643,13 +1595,10 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
   }
   return true;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
 /// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
 /// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
 ///
@@ -1764,16 +1713,14 @@ template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
   return score_matrix<const X&>(x);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// An integer that counts: every integral type but bool.
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
@@ -2028,12 +1975,10 @@ template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A list of std::int64_t, and a sentence for lists of other integers.
 struct int64_list : std::span<const std::int64_t> {
@@ -2272,8 +2217,7 @@ inline void check_options(const char* function, const attention_options& options
   check_alignment(function, options, shape, rotates);
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 /// Without a table nothing turns, so a layout that is named means a table that was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
@@ -2281,9 +2225,7 @@ inline void check_options(const char* function, const attention_options& options
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
 /// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
 /// a mask decides.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
 /// the window, or one range and an empty gap at its end.
 struct key_set {
@@ -2486,16 +2428,13 @@ class visibility {
   attention_shape shape_;
   key_order order_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 
 #ifndef ROPE_ATTENTION_DROPOUT_HPP
 #define ROPE_ATTENTION_DROPOUT_HPP
 /// Which attention probabilities a training step drops.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A counter-based random mask: whether the probability of one query and key is kept is a function of the
 /// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
 /// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
@@ -2552,13 +2491,10 @@ class dropout_mask {
   std::uint64_t threshold_;
   std::uint64_t seed_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_DROPOUT_HPP
 /// Where a query meets a tile of keys, and which keys of the tile it does not see.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Keys [first, last) of a tile.
 struct tile_range {
   Index first, last;
@@ -2688,9 +2624,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
   while (first < range.last && hidden[first]) ++first;
   return first;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 
 #ifndef ROPE_BASE_SCRATCH_HPP
@@ -2718,8 +2652,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 /// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
 /// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
 /// float.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
 class scratch_piece {
@@ -2789,13 +2722,10 @@ T* workspace(Index count) {
 ///            that such a call has started. Program parts that are compiled for other instruction sets or
 ///            floating-point models have scratch of their own, and a release_scratch() of their own
 inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
 /// Which keys a block of queries sees, and who sees what of a tile of them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
 /// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
 /// segments, window, sinks, mask and bias, found once. One at a time per thread.
@@ -2975,9 +2905,7 @@ struct strip_in_tile {
     for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
@@ -3003,9 +2931,7 @@ struct strip_in_tile {
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
 /// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
 /// panel are loaded, and each row contributes one number to two multiply-adds.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the kernel for numbers A.
 template <class A>
 struct panel_shape {
@@ -3152,9 +3078,7 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
     }
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_PANELS_HPP
 
 #ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
@@ -3167,8 +3091,7 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 #define ROPE_BASE_PARALLEL_HPP
 #include <atomic>
 /// How a call uses more than one thread: the caller brings the threads, the library never makes one.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
 struct any_body {
@@ -3281,8 +3204,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
   });
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
 
 #ifndef ROPE_ROTATION_LAYOUT_HPP
@@ -3296,8 +3218,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 /// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
 /// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
 /// has a default.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
 /// (FlashAttention), `traditional=True` (MLX).
@@ -3377,8 +3298,7 @@ std::uint64_t layout_fingerprint(Index pairs) {
   }
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
 
 #ifndef ROPE_ROTATION_VIEW_HPP
@@ -3388,8 +3308,7 @@ std::uint64_t layout_fingerprint(Index pairs) {
 /// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
 /// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
 /// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
@@ -3700,15 +3619,13 @@ auto dht(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
 
 #ifndef ROPE_TABLES_PLACED_TABLE_HPP
 #define ROPE_TABLES_PLACED_TABLE_HPP
 /// A table together with the channels of a head that it rotates.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 template <class S>
 class frequency_table;
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
@@ -3761,8 +3678,7 @@ template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP
 
 #ifndef ROPE_TABLES_TABLE_HPP
@@ -3779,9 +3695,7 @@ concept rotation_table = requires(const Table& table) {
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
 /// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// hi * 2^64 + lo; every operation is modulo 2^128.
 struct uint128 {
   std::uint64_t hi = 0;
@@ -3871,14 +3785,11 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_WIDE_INTEGER_HPP
 /// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
 /// others, and each C library has its own exp and log. Schedules must not depend on either.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
 ///
@@ -4098,13 +4009,11 @@ class wide_real {
   int exponent_ = -too_large;  // the value is significand * 2^exponent; the lowest exponent for 0
   bool negative_ = false;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// base^(-i / denominator), i = 0 .. count - 1, of one base.
 class inverse_powers {
@@ -4320,8 +4229,7 @@ class frequencies {
   number_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 
 #ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
@@ -4335,9 +4243,7 @@ class frequencies {
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
@@ -4455,9 +4361,7 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
   return !near_middle && !subnormal;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
@@ -4481,8 +4385,7 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
 /// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
 /// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
 /// (detail/table_rows.hpp).
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
 ///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
@@ -4674,13 +4577,10 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   const auto [cos, sin] = detail::in_quadrant(angle, detail::scaled_cos_sin<S>(angle.magnitude, 1));
   return {static_cast<double>(static_cast<S>(cos)), static_cast<double>(static_cast<S>(sin))};
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
 /// The phases of all pairs of a table's row, at a position or at a row of coordinates.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
@@ -4788,17 +4688,13 @@ class row_angles {
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the numbers that a table is made from.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
@@ -4914,17 +4810,13 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
   for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
   return checked;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// Rows of a table: how loops read them, and how they are computed from phases.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
 /// Makes tables in memory of the caller's: tables/row_maker.hpp.
@@ -5111,13 +5003,10 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
         write_entry(angles, first + k, coordinates, m, cos[first + k], sin[first + k]);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// cos and sin of every pair's angle, for the positions a model will use.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
@@ -5364,14 +5253,11 @@ class frequency_table {
   number_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_TABLE_HPP
 /// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
 /// positions that it rotates. All of it is found before anything is written.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // What can be wrong with the types of a call, each in one sentence that is the same for every function.
 //
 // Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
@@ -5413,9 +5299,7 @@ template <class X>
 concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 /// A layout that turns pairs is named, and is one.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
@@ -5477,9 +5361,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Refuses negative extents and views larger than the address space.
 ///
 /// Throws:  std::invalid_argument, std::length_error
@@ -5724,13 +5606,10 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
 /// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
 ///
 ///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
@@ -5893,13 +5772,10 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
 /// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Which page of a pool holds which tokens of which sequence: [sequences, blocks] of any integers, read where
 /// they are.
 class block_table {
@@ -6077,16 +5953,13 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
     dequantize_channels(rows + n * x.token_stride, x.head_dim,
                         static_cast<A>(usable_scale(scales[n * x.scale_stride()])), to + n * x.head_dim);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 /// The tables by which queries and keys are rotated: one for both, or one for each.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
@@ -6129,13 +6002,10 @@ template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
 /// The record of a checked call of attention, which every kernel takes, and the checks of its tables.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Queries and keys that are attended to as they are.
 struct no_rotation {
   static constexpr bool rotates = false;
@@ -6184,9 +6054,7 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
     if (Tables::needs_causal && !options.causal)
       throw_invalid(function, "xPos needs causal attention, got causal = false");
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
@@ -6205,9 +6073,7 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Even and odd channels: a run of channels split into a packet of each.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
 template <class P>
 struct even_odd {
@@ -6416,9 +6282,7 @@ template <class P>
 EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
   store_even_odd(to, first, second);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
@@ -6428,9 +6292,7 @@ ROPE_DETAIL_QUIET_END
 ///
 /// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
 /// stride.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Bytes.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
@@ -6775,15 +6637,11 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
     rotate_token<Layout>(x.range(h, 1), row);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// Rows of a table that are computed once for all heads of a token: where entries are of another type than
 /// channels turn in, and where the rows of an inverse are not those of the table times a constant.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
@@ -6858,14 +6716,10 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
 /// The order in which a checked call of rotate passes through memory.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
 enum class reverse_rotation { inverse, transpose };
@@ -7096,15 +6950,11 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
   const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 /// How attention rotates queries and keys: tokens while they are read, and whole operands of the backward
 /// pass.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
 /// `to` [tokens, heads, head_dim] with the bits of `rotate`.
 template <class Layout, class Tokens, class T, class S, class Source>
@@ -7136,17 +6986,13 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
     return t < rules.key_count(b) ? rules.key_position(b, t) : unused;
   });
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
 
 #ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 #define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 /// Rows of channels: widened, rounded, and sums of their products in double.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Channels in the arithmetic type, which is exact.
 template <class T>
 void widen(const T* from, Index count, arithmetic<T>* to) {
@@ -7207,15 +7053,11 @@ double sum_of_squares(const X* x, Index count) {
   const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
   return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 /// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
 /// of a few rows in the cache.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// rows[n * stride + d]
 template <class X>
 struct row_block {
@@ -7349,9 +7191,7 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
         if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP
 /// Prefetching of keys and values while decoding.
 ///
@@ -7365,9 +7205,7 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 /// query, bhsd/1x1024x32+8x128 with keys of many layers in turn, 2.0 and 1.4. The second prefetch: decoding
 /// from pages of 16 keys, 1x16384x32+8x128, 1.19 and 1.12; if the heads of a token are contiguous it costs
 /// more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 inline constexpr Index line_bytes = 64;
 /// Asks for the line at an address, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
@@ -7461,9 +7299,7 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
       prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 /// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
 /// from where they are.
@@ -7473,9 +7309,7 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 ///
 /// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. Packed like many queries it
 /// takes 6.3 times as long with g++ 12, 7.5 times with clang 14. (Zen 5, AVX-512)
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
 // such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
 // strides: every term is held as_computed.
@@ -7664,18 +7498,14 @@ void for_groups_of_rows(Index rows, const Body& body) {
   for (; r + 2 <= rows; r += 2) body(std::integral_constant<int, 2>{}, r);
   for (; r < rows; ++r) body(std::integral_constant<int, 1>{}, r);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
 /// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
 /// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 ///
 /// The row of bench/ that needs them is one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5
 /// times as long with g++ 12 and clang 14. (Zen 5, AVX-512)
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Keys or values of a tile of one batch: runs at regular strides, of the head that is worked
 /// on, and what each prefetches meanwhile.
 template <class C>
@@ -7802,9 +7632,7 @@ class decode_batches {
   Index again_;  // tokens before its use that a line is asked for again
   place_of_next next_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
@@ -7821,9 +7649,7 @@ class decode_batches {
 ///
 /// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
 /// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
 /// no key has been seen.
 template <class A>
@@ -7996,15 +7822,11 @@ class tile_softmax {
   A shrink_[std::size_t(padded_rows)];
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 /// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they
 /// are.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Queries of key heads [first_head, first_head + heads) of row b. Those of one key head are rows t * group +
 /// g, for token t and query head g of the group; these are rows [first_row, first_row + rows) of each.
 struct decode_queries {
@@ -8143,9 +7965,7 @@ class decode_operands {
   A* queries_;  // [heads, rows, head_dim]
   row_buffers<T> buffers_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
@@ -8159,9 +7979,7 @@ class decode_operands {
 ///
 /// `Products` is bfloat16_products or integer_products. Its `number` is what queries and weights are, its
 /// `stored` keys and values, and its `sum` what their products are added to.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], rows x keys of them, as
 /// score_block.
 template <class Products, int rows, std::size_t... n>
@@ -8350,9 +8168,7 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
       [&](const stored* from, int) { return Products::load_first(from, rest); }, ahead, again(c));
   for (Index r = 0; r < rows; ++r) std::copy_n(padded + r * width, rest, sums + r * channels + c);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
@@ -8364,9 +8180,7 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 /// formed in pairs. What is multiplied and added along one axis is packed as pairs of neighbours of that
 /// axis.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
 ///
 ///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
@@ -8527,15 +8341,11 @@ void pack_row_of_pairs(const typename Products::stored* row, Index half, Index d
     for (Index i = 0; i < width; ++i)
       packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
 /// What attention of many queries multiplies, packed tile by tile.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
 // packed into strips and panels.
 /// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
@@ -8774,18 +8584,14 @@ class paired_operands {
   number* values_;     // [value_panels, tile / 2, width] of pairs
   float* key_scales_;  // [tile], of quantized keys
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
 #ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 #define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 /// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 struct bfloat16_pair {
   Eigen::bfloat16 even, odd;
 };
@@ -8913,17 +8719,13 @@ struct bfloat16_products {
     store(to, sums_of_lanes(of));
   }
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 /// Operands of products in bfloat16, of the prefill kernel and of the decode kernel. Queries and keys are not
 /// rounded: they have the bits that they have in memory or after `rotate`, and their sums are multiplied by
 /// the factor of scores. Weights are rounded.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// to[j] = weights[j], rounded, for as many weights as a panel is wide.
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   if constexpr (lanes < pair_sums >> 1) {
@@ -9104,9 +8906,7 @@ class bfloat16_decode_operands {
   float* visible_sums_;  // [value_dim]
   row_buffers<T> buffers_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
@@ -9115,9 +8915,7 @@ class bfloat16_decode_operands {
 #ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 #define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 /// How the softmax of a query begins, and what is made of it in the end.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
 ///
 /// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
@@ -9185,17 +8983,13 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
           ? attention_options::no_keys
           : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
 /// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
 /// does not depend on threads.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
 /// row, which holds its learned sink.
 struct seen_splits {
@@ -9494,9 +9288,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<a
   write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(places.b, i, h));
   write_log_sum_exp(call.rules, places.b, i, h, *total.maximum, *total.sum);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
@@ -9507,9 +9299,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<a
 /// Products of pairs of neighbours, integers of 16 bits with integers of 8, added to integers of 32: a lane
 /// takes two of them per step. Nothing is rounded, so that a sum is the same in every order and register.
 ROPE_DETAIL_QUIET_BEGIN
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// A packet of as many floats as a register has sums, or float where sums are formed one by one.
 #if (defined(EIGEN_VECTORIZE_AVX512) && !defined(__AVX512BW__)) || \
     (defined(EIGEN_VECTORIZE_AVX) && !defined(EIGEN_VECTORIZE_AVX2))
@@ -9722,15 +9512,11 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   }
 };
 #endif
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 /// Operands of products of integers, of the prefill kernel and of the decode kernel.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
 // values of 8 bits, so that a sum of products stays below 2^31.
 /// Rounds the channels of a query and returns their scale.
@@ -9938,17 +9724,13 @@ class integer_decode_operands {
   sum* totals_;             // [rows, tile]
   sum* visible_sums_;       // [value_dim]
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_HPP
 /// Attention of many queries: the kernel.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // Attention of many queries. A block of queries of one key head (all or some query heads of its group,
 // consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
 // rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
@@ -10100,15 +9882,11 @@ class prefill_block {
   Operands operands_;
   bool has_total_ = false;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
 /// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
 /// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The two functions that hold the kernels are not inline and know no threads, so that programs can have them
 // compiled once (`extern template`).
 template <class T, class Turn, class C>
@@ -10222,16 +10000,13 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   else
     attend_blocks(call, threads);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ATTEND_HPP
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
 /// Turns the channel pairs of heads by the angles of their positions, and back.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -10399,12 +10174,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// Scaled dot-product attention, with the rotation of queries and keys or without it.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Throws unless heads of queries can attend to those of keys and values: views, or keys and values in pages.
 ///
@@ -10587,8 +10360,7 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
   return 0;
 }
 #undef ROPE_DETAIL_CHECK_ATTENTION
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_ATTENTION_HPP
 
 #ifndef ROPE_ATTENTION_GRADIENT_HPP
@@ -10606,8 +10378,7 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 #ifndef ROPE_ATTENTION_TAPE_HPP
 #define ROPE_ATTENTION_TAPE_HPP
 /// What the backward pass of attention reads and writes.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
 /// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
 ///
@@ -10671,14 +10442,11 @@ void check_tape(const char* function, const attention_tape<T>& x) {
   match("d_v", x.d_v, x.k, x.v.head_dim);
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_TAPE_HPP
 /// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
 /// a block of queries.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
 // per row) x (a panel two packets wide), so each is the same tile of sums in registers; what differs is
 // where the numbers lie. Weights and their gradients are stored [queries, tile]: a row of them gives the
@@ -10861,15 +10629,11 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
     return {buffer, x.head_dim};
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 /// The queries of a block in the backward pass of attention: packed once, with what is known of each before
 /// it meets a key (its softmax, and g . o), and their gradients at the end.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
 /// token first + r / group, query head kv * group + r % group.
 template <class T>
@@ -11034,9 +10798,7 @@ struct attention_gradient_rows {
     }
   }
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
@@ -11047,9 +10809,7 @@ struct attention_gradient_rows {
 ///
 /// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
 /// always proceeds, however few threads there are.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The place of one task among those that share sums with it.
 class sum_order {
  public:
@@ -11080,9 +10840,7 @@ class sum_order {
   std::atomic<Index>* tiles_;
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
 /// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
 /// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
@@ -11097,9 +10855,7 @@ class sum_order {
 ///
 /// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
 /// them one after the other (detail/ordered_sums.hpp), so they are the same for any number of threads.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 // What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
 // of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
 //
@@ -11345,13 +11101,10 @@ class attention_gradient_block {
   key_sums<A> sums_;
   sum_order& order_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
 /// The backward pass of `attention`.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 // Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
 // order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
@@ -11635,16 +11388,14 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   detail::differentiate_attention(rotated, rule, by_options, threads);
   detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rule, threads);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_GRADIENT_HPP
 
 #ifndef ROPE_ATTENTION_MERGE_HPP
 #define ROPE_ATTENTION_MERGE_HPP
 /// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
 /// threads, machines or blocks of a cache.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
 ///
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
@@ -11713,15 +11464,13 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
                           merge);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_MERGE_HPP
 
 #ifndef ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 #define ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 /// Attention to keys and values that are integers of 8 bits with one scale per token and head.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Everything that can be wrong with a call, found before anything is written.
 template <bool rotates, class T>
@@ -11813,15 +11562,13 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
 /// The probabilities of attention themselves, for inspection and plots.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The weights of one query of a row, from its scores in `row`.
 template <class A>
@@ -12051,8 +11798,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
 }
 #undef ROPE_DETAIL_CHECK_WEIGHTS
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_WEIGHTS_HPP
 #endif  // ROPE_ATTENTION_HPP
 
@@ -12074,8 +11820,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 ///     d_x = m R(-angle) d_y
 ///
 /// Gradients with respect to angles, frequencies, positions and table entries are in angle_gradient.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
 /// into the gradient with respect to the heads before.
 ///
@@ -12130,8 +11875,7 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_GRADIENT_HPP
 
 #ifndef ROPE_ROTATION_HEAD_NORM_HPP
@@ -12141,9 +11885,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
 #define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 /// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
 /// that happens to a few heads of a token happens while they are in the nearest cache.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
 /// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
 /// first aligned one as scalars, which -ffast-math may round in another way.
@@ -12285,14 +12027,11 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
   using turn = row_turn<Layout, S, Source>;
   run_plans(threads, tokens_of_norm, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 /// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
 /// follows it. Its backward pass is head_norm_gradient.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Whose channels the mean of a norm is over.
 enum class norm_mean {
   head,  // one head: Qwen 3, Gemma 3
@@ -12474,13 +12213,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_HEAD_NORM_HPP
 /// What happens to the heads of queries and keys between projection and attention: norm and rotation.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Normalises every head of x into y, which may be x. Does nothing where the norm has no weights.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
@@ -12638,9 +12374,7 @@ struct block_rotation {
     }
   }
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
 #ifndef ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
@@ -12653,8 +12387,7 @@ struct block_rotation {
 #ifndef ROPE_BLOCK_WEIGHTS_HPP
 #define ROPE_BLOCK_WEIGHTS_HPP
 /// The parameters of an attention block, as checkpoints store them.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class W, class Map>
 concept no_map = !std::convertible_to<W, Map>;
@@ -12830,13 +12563,10 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
           value_dim};
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_WEIGHTS_HPP
 /// The products of a linear layer, forward and backward, ready to be run tile by tile.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
 /// block, which is never copied, as Eigen::Ref<const ...> would with any other.
 ///
@@ -13176,9 +12906,7 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
   const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
   return product{weight_tiles(d_y.cols(), cols), d_y.rows(), run};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 
 #ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
@@ -13193,8 +12921,7 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
 /// The choices that the caches of keys and values offer.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// What a cache stores of a key.
 enum class key_storage {
   /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
@@ -13318,12 +13045,10 @@ class cache_shape {
   cache_shape() = default;
   const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_POLICY_HPP
 /// What attention needs of stored tokens.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
 /// own. Row b has been given tokens 0, 1, ..., seen(b) - 1. It stores some of them, each in a slot. The
 /// newest tokens of a row are its queries.
@@ -13423,8 +13148,7 @@ auto placed_in(const Rows& rows, const Table& table) {
     return placed(table);
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_ATTENDED_ROWS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
@@ -13435,9 +13159,7 @@ auto placed_in(const Rows& rows, const Table& table) {
 /// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
 /// compiler instantiates those wherever they are named, even in a template that is never used, and these only
 /// where they are called.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Whether an element of the list equals x.
 template <class T, class X>
 bool contains(const std::vector<T>& list, const X& x) {
@@ -13459,9 +13181,7 @@ template <class T>
 std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
@@ -13473,8 +13193,7 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
 #ifndef ROPE_ROTATION_NORMED_TABLE_HPP
 #define ROPE_ROTATION_NORMED_TABLE_HPP
 /// A norm and the table of the rotation that follows it, as one argument.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
 /// these too: keys are then normalised, rotated and written in one pass.
 ///
@@ -13534,15 +13253,13 @@ template <class Table>
 concept key_table = requires(const Table& table) {
   detail::key_transform_of(table);
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 
 #ifndef ROPE_ROTATION_QUANTIZE_HPP
 #define ROPE_ROTATION_QUANTIZE_HPP
 /// Heads rounded to integers of 8 bits with one scale per token and head, and back.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Refuses views of different shapes, and null pointers where there are elements.
 ///
@@ -13644,14 +13361,11 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZE_HPP
 /// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
 /// copied, rotated, or normalised and rotated, each rounded once.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
 template <class T>
 class head_memory {
@@ -13771,14 +13485,10 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
     copy_channels(wide, out);
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 /// Copies of the keys that one query sees, rotated by their ranks among them.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Keys, rotated by their ranks, and values, [1, ranks, heads, ...] in the order of these.
 template <class T>
 struct keys_by_rank {
@@ -13808,9 +13518,7 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
   }
   return {keys, values};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
 
 #ifndef ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
@@ -13828,9 +13536,7 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
 #ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 /// How many tokens each row of a batch has.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::out_of_range unless row b is one of `batch`
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
@@ -13894,14 +13600,10 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 /// Which tokens of a cache the queries of a call without counts are.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Tokens that a row lost: `removed` of them, in front of its newest `behind`.
 struct lost_tokens {
   Index behind, removed;
@@ -13999,14 +13701,10 @@ class newest_tokens {
   std::vector<Index> counts_;
   Index width_ = 0, even_ = all;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 /// Which tokens each row of a cache holds, and at which positions.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
 /// at positions that do not decrease (`ascending`).
 struct ordered_tokens {
@@ -14268,17 +13966,13 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
     check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
                            positions_of_row(positions, b));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 #define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 /// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The table, its place in the head, and the layout that keys were rotated by; not `known` for keys that were
 /// rotated before they were appended.
 struct key_rotation {
@@ -14308,17 +14002,13 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
 [[noreturn]] inline void refuse_raw_keys(const char* function) {
   throw_invalid(function, "raw keys are rotated when they are read; append them without a layout and table");
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 
 #ifndef ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 #define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 /// Turns keys that are rotated already by the exact difference of two angles.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
 template <class Layout, class T>
 class key_rotator {
@@ -14412,15 +14102,11 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);
   return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 /// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
 /// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Which row of a list of coordinates belongs to token t of row b: t, or b * tokens + t.
 struct token_rows {
   Index row_stride;  // 0 where the rows of a batch share the coordinates
@@ -14564,9 +14250,7 @@ class turn_between_axes {
   const frequency_table<To>& to_;
   key_rotator<Layout, T> turn_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
 #ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
@@ -14575,8 +14259,7 @@ class turn_between_axes {
 #ifndef ROPE_CACHE_PAGE_VIEW_HPP
 #define ROPE_CACHE_PAGE_VIEW_HPP
 /// Keys and values in the pages of a pool that the caller owns.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
 /// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
 /// and at position t.
@@ -14715,13 +14398,10 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
     }
 }
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_VIEW_HPP
 /// The tokens of a call that belong to each row: the first ones of a row each, or laid end to end.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Which tokens of a call belong to which row. Without offsets the call has a row for each, which begins with
 /// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
 class row_queries {
@@ -14801,15 +14481,11 @@ class newest_in_pages : public row_queries {
  private:
   const page_view<T>& pages_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 /// By which rows of a table queries are rotated where tokens have coordinates. A table of coordinates must be
 /// at those of the tokens; a table of positions rotates text.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The row of the table for query i of row first + b of the stored tokens.
 struct listed_angles {
   const std::int64_t* rows;
@@ -14883,14 +14559,10 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   });
   check_rotation<Layout>("attention", q, placed, known_range{range});
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
 /// One call of attention to stored tokens: its checks, and the calls of the kernels for its rows.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list what stored tokens decide
 inline void check_cache_lists(const char* function, const attention_options& options) {
   const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
@@ -15192,9 +14864,7 @@ class attended_call {
   const Threads& threads_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries, and their rows of the table
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
 #ifndef ROPE_CACHE_KV_CACHE_HPP
@@ -15205,8 +14875,7 @@ class attended_call {
 /// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
 /// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
 /// only programs that call them compile Eigen's map.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The memory of an array, constructed before the map of it.
 template <class Scalar>
@@ -15305,17 +14974,14 @@ struct doubles {
 template <class T, int Columns = Eigen::Dynamic>
 using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
 
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be a part of the keys, and how new tokens get there.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
 /// comes as new keys is then the rest of their channels.
 enum class value_place { own, in_keys };
@@ -15457,9 +15123,7 @@ class cache_memory {
   moved_index batch_, slots_, heads_, head_dim_, value_dim_;
   head_memory<T> keys_, values_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
@@ -15481,8 +15145,7 @@ class cache_memory {
 ///     time       0      1      2     3   3   3   3             5      6
 ///     height     0      1      2     3   3   4   4             5      6
 ///     width      0      1      2     3   4   3   4             5      6
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Tokens of text.
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
@@ -15705,12 +15368,10 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
       },
       [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 /// Where new tokens of a cache are on several axes, for keys that come without a table.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Scalar>
 bool is_coordinate(Scalar value) {
@@ -15765,13 +15426,10 @@ class token_coordinates {
   }
   number_array<double> coordinates_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
 /// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What a token is to its cache: heads may be normalised before they turn and may have coordinates, a latent
 /// neither.
 enum class stored_as { heads, latents };
@@ -15818,9 +15476,7 @@ template <class... Arguments>
 constexpr bool lacks_tables(std::size_t count) {
   return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 /// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
 #define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
   ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
@@ -15881,9 +15537,7 @@ constexpr bool lacks_tables(std::size_t count) {
 #ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 #define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 /// Where the tokens of each row of a cache are on several axes. Which tokens there are, cache_rows.hpp says.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// [tokens, axes], the axes of a token next to each other; of a cache of channels T, see owned_doubles.
 template <class T>
 using coordinate_map = Eigen::Map<
@@ -16056,17 +15710,13 @@ class axes_rows {
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 #define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 /// Rows of a cache copied, and in another order, in place.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Makes row `to` of a cache what row `from` is.
 ///
 /// \param rows   the slots of each row that are in use, used(b), and what the cache knows of them
@@ -16113,15 +15763,11 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
     source[at(to)] = to;
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 /// The token store of all caches: memory, which tokens are in which slots, their coordinates, and what
 /// rotated the keys.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
 /// key. Functions are told the name under which the user called them.
 ///
@@ -16384,22 +16030,16 @@ class stored_tokens {
   key_storage storage_;
   key_rotation rotation_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 /// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// What messages call a cache and its functions.
 struct cache_names {
   const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
       *reorder, *keys, *values, *order;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 /// A macro, because literals alone are joined.
 #define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
   {                                                                                                        \
@@ -16408,8 +16048,7 @@ struct cache_names {
     .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                     \
     .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
   }
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// One growing sequence per row of the batch: the functions that kv_cache and latent_cache share, whose base
 /// it is. What turns of a stored key in a latent_cache is its rotated part; latents keep their bits.
 ///
@@ -16582,12 +16221,10 @@ class growing_cache {
   }
   detail::stored_tokens<T, place> tokens_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_GROWING_CACHE_HPP
 /// The keys and values of the tokens a decoder has already seen.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
@@ -16732,8 +16369,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   using base::tokens_;
   const auto& memory() const { return tokens_.memory(); }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_KV_CACHE_HPP
 
 #ifndef ROPE_CACHE_RING_CACHE_HPP
@@ -16745,9 +16381,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// Which tokens each row of a ring holds, and in which slots.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The bookkeeping of a ring_cache: per row, how many tokens it has seen, and which of them is in each slot.
 ///
 /// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
@@ -16905,14 +16539,10 @@ class ring_rows {
   newest_tokens newest_;
   number_array<std::int64_t> positions_;  // [batch, slots]
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// Where the tokens of a ring are on several axes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
 /// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
 class ring_axes : public axes_rows {
@@ -16962,13 +16592,10 @@ class ring_axes : public axes_rows {
   moved_index slots_ = 0;
   number_array<double> largest_;  // [batch, slots]
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RING_AXES_HPP
 /// The keys and values that a sliding window still sees, in memory that does not grow.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
 /// is in slot
 ///
@@ -17189,14 +16816,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   const detail::ring_rows& rows() const { return tokens_.rows(); }
   detail::stored_tokens<T, detail::value_place::own, detail::ring_rows, detail::ring_axes> tokens_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_RING_CACHE_HPP
 /// One step of a decoder, appending and attending: what would fail in its second half is found before the
 /// first.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Heads of the queries, and what the cache must hold for them.
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
@@ -17293,13 +16917,10 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
     }
   }
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 /// The keys and values of the context of cross-attention, kept from step to step of a decoder.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The keys and values of a context: projected, normalised and rotated once, by
 /// `multi_head_attention::project_context`.
 ///
@@ -17364,14 +16985,11 @@ class projected_context {
   detail::key_rotation rotation_;
   std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
 /// What can be wrong with the types of a call of a layer, each in one sentence. Numbers and order of a matrix
 /// are checked by token_view.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 template <class X>
 inline constexpr bool is_projected = false;
 template <class T>
@@ -17423,9 +17041,7 @@ constexpr bool misplaced_behind_cross() {
   return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
                                                     : misplaced_behind<X, Context, More...>(4, 2, 2);
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 /// An overload of `function` for calls that no other takes: of tokens that are no matrices, or with something
 /// else behind them than `behind`.
 #define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
@@ -17473,9 +17089,7 @@ constexpr bool misplaced_behind_cross() {
 #ifndef ROPE_BLOCK_DETAIL_PASS_HPP
 #define ROPE_BLOCK_DETAIL_PASS_HPP
 /// The steps of an attention block that its forward and its backward pass share.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The purposes that a block has scratch for, the same whatever runs it.
 struct block_scratch {
   struct queries;
@@ -17581,9 +17195,7 @@ struct block_pass {
         {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
   }
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_PASS_HPP
 
 #ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
@@ -17598,8 +17210,7 @@ struct block_pass {
 #ifndef ROPE_CACHE_LATENT_CACHE_HPP
 #define ROPE_CACHE_LATENT_CACHE_HPP
 /// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
 inline Index latent_width(Index latent_dim, Index rotary_dim) {
@@ -17758,12 +17369,10 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
   using base::tokens_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_LATENT_CACHE_HPP
 /// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Which tokens of q are the queries of which row.
 ///
@@ -17879,13 +17488,10 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
                                                                            queries, threads)
       .run();
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_ATTENTION_HPP
 /// The forward pass of an attention block, to keys of the same call and to a cache.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
 /// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
 struct log_sums_of_part {
@@ -18063,13 +17669,10 @@ class block_forward {
   block_pass<T> pass_;
   std::span<T> probabilities_;
 };
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP
 /// The attention block of a transformer.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Where a block writes what it tells besides its output; what is left empty is not told.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
@@ -18327,15 +17930,13 @@ class multi_head_attention {
   multi_head_shape shape_;
   std::span<T> probabilities_ = {};
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 
 #ifndef ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 #define ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 /// The backward pass of `normalize_heads`.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A checked call, run on some tokens at a time, as norm_pass is.
 template <class T, class W>
@@ -18462,12 +18063,10 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     }
   }
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 /// The backward pass of an attention block.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A forward pass of a block, and the gradient with respect to its output.
 ///
 ///     cross_attention_gradient(
@@ -18718,8 +18317,7 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 ROPE_DETAIL_ASK_OF_GRADIENT(multi_head_attention_gradient, 0, 1, "with positions");
 ROPE_DETAIL_ASK_OF_GRADIENT(cross_attention_gradient, 2, 2, "with positions of x and of the context");
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_GRADIENT_HPP
 #endif  // ROPE_BLOCK_HPP
 
@@ -18730,8 +18328,7 @@ ROPE_DETAIL_ASK_OF_GRADIENT(cross_attention_gradient, 2, 2, "with positions of x
 #ifndef ROPE_CACHE_DESCRIBE_HPP
 #define ROPE_CACHE_DESCRIBE_HPP
 /// What a cache holds, to be read.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The place of a token: its position, or (time, height, width).
 template <class Cache>
@@ -18799,15 +18396,13 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
   }
   return text;
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_DESCRIBE_HPP
 
 #ifndef ROPE_CACHE_PAGE_ATTENTION_HPP
 #define ROPE_CACHE_PAGE_ATTENTION_HPP
 /// Attention of the newest tokens of many sequences to keys and values in pages.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
 template <class P>
@@ -18917,15 +18512,13 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
   const auto rotation = detail::placed(table);
   detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_ATTENTION_HPP
 
 #ifndef ROPE_CACHE_PAGE_WRITES_HPP
 #define ROPE_CACHE_PAGE_WRITES_HPP
 /// New keys and values on their way to pages.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Everything that can be wrong with new tokens of pages, found before the first is written.
 template <class K, class V, class T>
@@ -19049,16 +18642,14 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
                            "behind k and v come the pages (a page_view), then the table where keys rotate, "
                            "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_WRITES_HPP
 
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
 /// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own
 /// keys, with the same bits.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Throws:  std::invalid_argument unless the channels that the table turns lie in the head
 template <class Layout, class T, class S>
@@ -19215,8 +18806,7 @@ ROPE_DETAIL_ASK(shift_keys, "shift_keys", (detail::has_memory_at<0b1, Arguments.
                 detail::lacks_table<Arguments...>);
 ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Arguments...>()),
                 detail::lacks_table<Arguments...>);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_SHIFT_KEYS_HPP
 #endif  // ROPE_CACHE_HPP
 
@@ -19245,8 +18835,7 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 /// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
 /// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
 /// schemes of released models.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
@@ -19423,15 +19012,13 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   }
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 /// The rarer ways from one schedule to several axes, used like those of axes.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
 /// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
 /// a tail: of [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not rotate in
@@ -19530,16 +19117,14 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #include <optional>
 /// The frequencies that the arguments of ggml_rope_ext and ggml_rope_multi describe, without a model file.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The `mode` of ggml: GGML_ROPE_TYPE_NORMAL and so on. It also fixes the layout, which frequencies do not
 /// have: `normal` is interleaved, the others are half_split.
 enum class ggml_rope_type {
@@ -19736,8 +19321,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 
 #ifndef ROPE_FREQUENCIES_LONGROPE_HPP
@@ -19754,8 +19338,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 /// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
@@ -20051,13 +19634,11 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 /// The frequency rule whose factors were found by a search, one for each pair; used like those of
 /// scaling.hpp.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
@@ -20119,16 +19700,14 @@ struct longrope_scaling {
     axis.attention_factor *= magnitude();
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 /// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
 /// another rule.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The integer nearest to x, with ties to even.
 inline wide_real nearest_integer(wide_real x) {
@@ -20303,8 +19882,7 @@ struct clipped_scaling {
     }
   }
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
 #ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
@@ -20339,8 +19917,7 @@ struct clipped_scaling {
 ///
 ///     const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
 ///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
 ///
 ///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
@@ -20475,8 +20052,7 @@ inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Ind
   }
   return result;
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_VIDEO_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
@@ -20505,8 +20081,7 @@ inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Ind
 ///     rotate<half_split>(queries.channels(half, half), by_row);
 ///
 /// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Refuses a head_dim that does not give each of two axes an even number of channels.
 ///
@@ -20669,8 +20244,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   }
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_VISION_AXES_HPP
 #endif  // ROPE_FREQUENCIES_HPP
 
@@ -20689,8 +20263,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 ///
 /// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
 /// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The number of cells of a grid.
 ///
@@ -20941,15 +20514,13 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
     return static_cast<Real>(2 * i + 1) / static_cast<Real>(extent) - 1;
   });
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_GRID_POSITIONS_HPP
 
 #ifndef ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
 #define ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
 /// The coordinates of every token of a prompt with images for HunYuan VL (XD-RoPE).
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// hunyuan_vl_positions, with the type of the runs as a parameter so that only programs that call it compile
 /// it.
@@ -21012,16 +20583,14 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
     detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
   return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
 
 #ifndef ROPE_POSITIONS_OMNI_POSITIONS_HPP
 #define ROPE_POSITIONS_OMNI_POSITIONS_HPP
 /// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE): tokens of
 /// frames and of sound take turns in the order of time. The unit of time is what one token of sound lasts.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// A video and its sound, between two tokens that open both and two that close them. Sound without a picture
 /// is a text_run, and so are the tokens around an image or a silent video.
 ///
@@ -21196,8 +20765,7 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
         walk.prompt.next = walk.last + 3;
       });
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_OMNI_POSITIONS_HPP
 
 #ifndef ROPE_POSITIONS_POSITION_MAPS_HPP
@@ -21216,8 +20784,7 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 ///     exponential (tests/attention/laws/position_maps_prefill.test.cpp).
 ///
 /// A table of positions 0 .. p serves both.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
 /// two parts meet at the window.
 ///
@@ -21387,16 +20954,14 @@ inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
   const std::int64_t chunks = p / length() - k / length();
   return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITION_MAPS_HPP
 
 #ifndef ROPE_POSITIONS_TOKEN_ORDER_HPP
 #define ROPE_POSITIONS_TOKEN_ORDER_HPP
 /// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
 /// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// rows + more, neither of them negative.
 ///
@@ -21516,8 +21081,7 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
     for (Index i = 0; i < chunk; ++i) ids.push_back(first + i);
   return ids;
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_TOKEN_ORDER_HPP
 #endif  // ROPE_POSITIONS_HPP
 
@@ -21550,9 +21114,7 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 ///
 /// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
 /// with a sum as multiply_add says, not as a compiler likes.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The two parts above.
 enum class part { along, across };
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
@@ -21671,9 +21233,7 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
     for (Index i = 0; i < total.size(); ++i) total(i) += partial(i, piece);
   return total;
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
 /// The backward pass of `rotate` with respect to what its angles are made of: vector-Jacobian products of
 ///
@@ -21692,8 +21252,7 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 /// that of x.head_range(h, 1).
 ///
 /// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
 /// by.
 ///
@@ -21806,15 +21365,13 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ANGLE_GRADIENT_HPP
 
 #ifndef ROPE_ROTATION_HADAMARD_HPP
 #define ROPE_ROTATION_HADAMARD_HPP
 /// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// (x[i], x[i + distance]) becomes their sum and difference, for i in [0, distance).
 template <class A>
@@ -21896,8 +21453,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   }
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_HADAMARD_HPP
 
 #ifndef ROPE_ROTATION_PERMUTE_HPP
@@ -21906,8 +21462,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
 /// are reordered in the same way, so weights that were trained for one layout serve the other after their
 /// rows are permuted: those of the query and key projections, their biases, and per-head q/k norm weights.
 /// Values and the output projection stay as they are.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// order[c] is the channel in layout From that becomes channel c in layout To.
 template <class From, class To>
@@ -22011,8 +21566,7 @@ template <class From, class To, class X, class... More>
 requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&&, More&&...) {
   static_assert(detail::is_head_view<X>, ROPE_DETAIL_VIEW_SENTENCE("permute_channels"));
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_PERMUTE_HPP
 
 #ifndef ROPE_ROTATION_POPE_HPP
@@ -22030,8 +21584,7 @@ requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&
 ///
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
 ///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// log(1 + exp(x)), without overflow for large x and without cancellation for small ones.
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
@@ -22195,16 +21748,14 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias&
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(pope, 2);
 #undef ROPE_DETAIL_CHECK_POPE
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_POPE_HPP
 
 #ifndef ROPE_ROTATION_QUERY_SCALING_HPP
 #define ROPE_ROTATION_QUERY_SCALING_HPP
 /// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
 /// sharpen it again. Queries are scaled before or after their rotation; keys are not.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// log-n scaling.
 ///
 ///     factor(p) = max(1, ln(p + 1) / ln(train_length))
@@ -22309,15 +21860,13 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   }
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP
 
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP
 /// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
 ///
@@ -22376,16 +21925,14 @@ void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& p
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HEADS_HPP
 
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
 /// Tensors of any rank and order of indices: views of those with channels as the fastest index, copies of
 /// others.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Whether letters are b, s, h and d, with an s and a d, and equal ones stand side by side.
 template <std::size_t size>
@@ -22542,8 +22089,7 @@ auto staged(X&& x) {
   if constexpr (detail::tensor<X, rank>)
     return staged_tensor<letters, std::remove_cvref_t<decltype(*x.data())>>(x);
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_STAGED_HPP
 
 #ifndef ROPE_ROTATION_XPOS_GRADIENT_HPP
@@ -22555,9 +22101,7 @@ auto staged(X&& x) {
 #ifndef ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 #define ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 /// Makes tables whose entries are given instead of computed from frequencies.
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 /// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
 /// pair and its inverse are normal numbers of S and the square of the radius is one of double.
 template <class S>
@@ -22628,9 +22172,7 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
     throw_invalid(function, "cos and sin must have one shape, got ", shape_text({cos.rows(), cos.cols()}),
                   " and ", shape_text({sin.rows(), sin.cols()}));
 }
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 /// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
 /// or shrinks exponentially with the position, keys inversely to queries:
@@ -22642,8 +22184,7 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
 /// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
 /// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
 /// call get other scores with a cache than without. Here the center is a constant of the model.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The rates of the paper, [pairs], all negative.
 ///
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
@@ -22808,12 +22349,10 @@ class xpos {
   xpos_growth growth_;
   frequency_table<S> queries_, keys_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_XPOS_HPP
 /// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// Which of the two tables heads were rotated by.
 enum class xpos_side { queries, keys };
 /// The gradient with respect to the rates of one side; that of the loss is the sum of both sides'.
@@ -22863,8 +22402,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
   return detail::weighted_sums<Layout, detail::part::across>(
       heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_XPOS_GRADIENT_HPP
 #endif  // ROPE_ROTATION_EXTRAS_HPP
 
@@ -22879,8 +22417,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 /// frequencies that do not complete a full turn in training: their pairs do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// The frequencies that complete a full turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position.
 /// For a fixed number of them (vLLM's num_inv_freq) use
 /// frequencies::custom(schedule.inv_freq().topRows(count)).
@@ -22961,8 +22498,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                            }
                                          });
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_FOURIER_HPP
 
 #ifndef ROPE_TABLES_GIVEN_TABLE_HPP
@@ -22970,8 +22506,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
 /// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
 /// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
 /// r.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 /// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
 /// the wrong form gives wrong angles or twice the pairs.
 enum class table_form {
@@ -23192,15 +22727,13 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
                                            }
                                          });
 }
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_GIVEN_TABLE_HPP
 
 #ifndef ROPE_TABLES_ROW_MAKER_HPP
 #define ROPE_TABLES_ROW_MAKER_HPP
 /// Rows of cos and sin in the caller's memory, for decoding steps whose coordinates become known one by one.
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
@@ -23348,8 +22881,7 @@ class row_maker {
   std::uint64_t fingerprint_;
   detail::row_angles angles_;
 };
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_ROW_MAKER_HPP
 #endif  // ROPE_TABLES_HPP
 #endif  // ROPE_ROPE_HPP

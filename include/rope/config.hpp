@@ -163,8 +163,7 @@
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
 using Index = Eigen::Index;
@@ -175,7 +174,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
               "rope: EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, or as wide as a pointer");
 }  // namespace detail
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CONFIG_HPP

@@ -3,12 +3,8 @@
 #define ROPE_TEST_EXTERN
 #include "instances.hpp"
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 ROPE_TEST_INSTANCES_OF_FLOAT
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail

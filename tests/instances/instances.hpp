@@ -129,9 +129,7 @@
 #ifndef ROPE_TEST_DEFINE_INSTANCES
 #define ROPE_TEST_EXTERN extern
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 ROPE_TEST_INSTANCES_OF_FLOAT
 ROPE_TEST_INSTANCES_OF_DOUBLE
@@ -140,9 +138,7 @@ ROPE_TEST_INSTANCES_OF_BFLOAT16
 ROPE_TEST_INSTANCES_OF_16_BIT_KEYS
 ROPE_TEST_INSTANCES_OF_8_BIT_KEYS
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #ifndef ROPE_TEST_DOUBLE_DOUBLE  // where they are other functions
 extern template reference::tensor reference::attention<void>(const tensor&, const tensor&, const tensor&,

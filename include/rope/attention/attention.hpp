@@ -23,8 +23,7 @@
 
 /// Scaled dot-product attention, with the rotation of queries and keys or without it.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
@@ -220,7 +219,6 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 
 #undef ROPE_DETAIL_CHECK_ATTENTION
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_ATTENTION_HPP

@@ -8,8 +8,7 @@
 
 /// Which attention probabilities a training step drops.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A counter-based random mask: whether the probability of one query and key is kept is a function of the
 /// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
@@ -75,7 +74,6 @@ class dropout_mask {
   std::uint64_t seed_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_DROPOUT_HPP

@@ -33,8 +33,7 @@
 
 /// The backward pass of `attention`.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 // Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
@@ -342,7 +341,6 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rule, threads);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_GRADIENT_HPP

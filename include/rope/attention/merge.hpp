@@ -20,8 +20,7 @@
 /// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
 /// threads, machines or blocks of a cache.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
 ///
@@ -94,7 +93,6 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_MERGE_HPP

@@ -19,8 +19,7 @@
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
@@ -276,8 +275,7 @@ inline void check_options(const char* function, const attention_options& options
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 /// Without a table nothing turns, so a layout that is named means a table that was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \

@@ -10,8 +10,7 @@
 
 /// In which numbers attention multiplies.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
 /// arithmetic type where nothing else is said.
@@ -65,7 +64,6 @@ void check_products(const char* function, product_precision products, Index head
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_PRODUCT_PRECISION_HPP

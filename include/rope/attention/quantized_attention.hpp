@@ -20,8 +20,7 @@
 
 /// Attention to keys and values that are integers of 8 bits with one scale per token and head.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with a call, found before anything is written.
@@ -119,7 +118,6 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP

@@ -15,8 +15,7 @@
 
 /// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
 /// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
@@ -142,7 +141,6 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
   return score_matrix<const X&>(x);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP

@@ -11,8 +11,7 @@
 
 /// What the backward pass of attention reads and writes.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
 /// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
@@ -82,7 +81,6 @@ void check_tape(const char* function, const attention_tape<T>& x) {
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_TAPE_HPP

@@ -29,8 +29,7 @@
 
 /// The probabilities of attention themselves, for inspection and plots.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The weights of one query of a row, from its scores in `row`.
@@ -276,7 +275,6 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
 
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ATTENTION_WEIGHTS_HPP

@@ -17,9 +17,7 @@
 /// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
 /// caller's type tells of itself; a type that does not tell them is no list.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// An integer that counts: every integral type but bool.
 template <class Integer>
@@ -182,8 +180,6 @@ requires(!integers_in_memory<P>) struct kept<P> {
 template <class P>
 using kept_positions = typename kept<P>::type;
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_INTEGER_LIST_HPP

@@ -12,9 +12,7 @@
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
 /// before they are formed.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
@@ -59,8 +57,6 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
   return true;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP

@@ -13,9 +13,7 @@
 /// compiler instantiates those wherever they are named, even in a template that is never used, and these only
 /// where they are called.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Whether an element of the list equals x.
 template <class T, class X>
@@ -42,8 +40,6 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_LISTS_HPP

@@ -15,9 +15,7 @@
 
 /// Error texts: "rope::function: the rule, the value".
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
@@ -136,8 +134,6 @@ inline void check_equal(const char* function, const char* names, const char* ext
     throw_invalid(function, names, " must have the same ", extent, ", got ", first, " and ", second);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_MESSAGE_HPP

@@ -22,8 +22,7 @@
 /// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
 /// is made only where map() is called.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
 /// Eigen.
@@ -179,7 +178,6 @@ class number_array {
   bool owned_ = true;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP

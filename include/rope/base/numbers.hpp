@@ -16,9 +16,7 @@
 /// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
 /// channels, infinities by their bits, and hashes.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
 template <class A, class B>
@@ -108,8 +106,6 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
   return hash;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_NUMBERS_HPP

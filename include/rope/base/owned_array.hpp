@@ -13,8 +13,7 @@
 /// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
 /// only programs that call them compile Eigen's map.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The memory of an array, constructed before the map of it.
@@ -132,7 +131,6 @@ template <class T, int Columns = Eigen::Dynamic>
 using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP

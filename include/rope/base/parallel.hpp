@@ -10,8 +10,7 @@
 
 /// How a call uses more than one thread: the caller brings the threads, the library never makes one.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
@@ -138,7 +137,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BASE_PARALLEL_HPP

@@ -13,9 +13,7 @@
 
 /// The channels of one head as integers of 8 bits with one scale, and back.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Whether channels of type C are integers beside a scale.
 template <class C>
@@ -79,8 +77,6 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   return scale;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP

@@ -32,8 +32,7 @@
 /// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
 /// float.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
@@ -112,7 +111,6 @@ T* workspace(Index count) {
 ///            floating-point models have scratch of their own, and a release_scratch() of their own
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BASE_SCRATCH_HPP

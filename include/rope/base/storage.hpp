@@ -14,9 +14,7 @@
 /// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
 /// written before its owner writes it.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr std::size_t cache_line = 64;
 
@@ -87,8 +85,6 @@ class moved_index {
   Index value_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_STORAGE_HPP

@@ -11,9 +11,7 @@
 
 /// What Eigen::Tensor and TensorMap show of themselves, without including them.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// A tensor of that rank, whose elements lie next to each other.
 template <class X, int rank>
@@ -50,8 +48,6 @@ concept owns_memory = !std::is_reference_v<X> && (
                                                      requires(X & x) { typename X::allocator_type; } ||
                                                      requires(X & x) { x.resize(x.dimensions()); });
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP

@@ -10,9 +10,7 @@
 
 /// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// hi * 2^64 + lo; every operation is modulo 2^128.
 struct uint128 {
@@ -115,8 +113,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_WIDE_INTEGER_HPP

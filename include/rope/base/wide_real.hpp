@@ -15,8 +15,7 @@
 /// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
 /// others, and each C library has its own exp and log. Schedules must not depend on either.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
@@ -251,7 +250,6 @@ class wide_real {
   bool negative_ = false;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BASE_WIDE_REAL_HPP

@@ -25,8 +25,7 @@
 
 /// The backward pass of an attention block.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A forward pass of a block, and the gradient with respect to its output.
 ///
@@ -298,7 +297,6 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 ROPE_DETAIL_ASK_OF_GRADIENT(multi_head_attention_gradient, 0, 1, "with positions");
 ROPE_DETAIL_ASK_OF_GRADIENT(cross_attention_gradient, 2, 2, "with positions of x and of the context");
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BLOCK_GRADIENT_HPP

@@ -23,8 +23,7 @@
 
 /// The attention block of a transformer.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Where a block writes what it tells besides its output; what is left empty is not told.
 ///
@@ -301,7 +300,6 @@ class multi_head_attention {
   std::span<T> probabilities_ = {};
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP

@@ -15,8 +15,7 @@
 
 /// The keys and values of the context of cross-attention, kept from step to step of a decoder.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The keys and values of a context: projected, normalised and rotated once, by
 /// `multi_head_attention::project_context`.
@@ -89,7 +88,6 @@ class projected_context {
   std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP

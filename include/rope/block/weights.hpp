@@ -14,8 +14,7 @@
 
 /// The parameters of an attention block, as checkpoints store them.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
@@ -206,7 +205,6 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_BLOCK_WEIGHTS_HPP

@@ -18,8 +18,7 @@
 
 /// What attention needs of stored tokens.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
 /// own. Row b has been given tokens 0, 1, ..., seen(b) - 1. It stores some of them, each in a slot. The
@@ -129,7 +128,6 @@ auto placed_in(const Rows& rows, const Table& table) {
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_ATTENDED_ROWS_HPP

@@ -21,8 +21,7 @@
 
 /// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Which tokens of q are the queries of which row.
@@ -143,7 +142,6 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
       .run();
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_ATTENTION_HPP

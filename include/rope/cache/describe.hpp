@@ -14,8 +14,7 @@
 
 /// What a cache holds, to be read.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The place of a token: its position, or (time, height, width).
@@ -87,7 +86,6 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
   return text;
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_DESCRIBE_HPP

@@ -18,9 +18,7 @@
 
 /// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// What messages call a cache and its functions.
 struct cache_names {
@@ -28,9 +26,7 @@ struct cache_names {
       *reorder, *keys, *values, *order;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 /// A macro, because literals alone are joined.
 #define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
@@ -41,8 +37,7 @@ struct cache_names {
     .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
   }
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// One growing sequence per row of the batch: the functions that kv_cache and latent_cache share, whose base
 /// it is. What turns of a stored key in a latent_cache is its rotated part; latents keep their bits.
@@ -231,7 +226,6 @@ class growing_cache {
   detail::stored_tokens<T, place> tokens_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_GROWING_CACHE_HPP

@@ -21,8 +21,7 @@
 
 /// The keys and values of the tokens a decoder has already seen.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
@@ -177,7 +176,6 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   const auto& memory() const { return tokens_.memory(); }
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_KV_CACHE_HPP

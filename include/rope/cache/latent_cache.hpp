@@ -22,8 +22,7 @@
 
 /// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
@@ -193,7 +192,6 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   using base::tokens_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_LATENT_CACHE_HPP

@@ -22,8 +22,7 @@
 
 /// Attention of the newest tokens of many sequences to keys and values in pages.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
@@ -143,7 +142,6 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
   detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_PAGE_ATTENTION_HPP

@@ -19,8 +19,7 @@
 
 /// Keys and values in the pages of a pool that the caller owns.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
 /// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
@@ -169,7 +168,6 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_PAGE_VIEW_HPP

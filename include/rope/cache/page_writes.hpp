@@ -26,8 +26,7 @@
 
 /// New keys and values on their way to pages.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with new tokens of pages, found before the first is written.
@@ -160,7 +159,6 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_wri
                            "behind k and v come the pages (a page_view), then the table where keys rotate, "
                            "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_PAGE_WRITES_HPP

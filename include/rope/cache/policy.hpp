@@ -9,8 +9,7 @@
 
 /// The choices that the caches of keys and values offer.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// What a cache stores of a key.
 enum class key_storage {
@@ -147,7 +146,6 @@ class cache_shape {
   const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_POLICY_HPP

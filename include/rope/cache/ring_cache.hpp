@@ -27,8 +27,7 @@
 
 /// The keys and values that a sliding window still sees, in memory that does not grow.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
 /// is in slot
@@ -263,7 +262,6 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   detail::stored_tokens<T, detail::value_place::own, detail::ring_rows, detail::ring_axes> tokens_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_RING_CACHE_HPP

@@ -23,8 +23,7 @@
 /// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own
 /// keys, with the same bits.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Throws:  std::invalid_argument unless the channels that the table turns lie in the head
@@ -194,7 +193,6 @@ ROPE_DETAIL_ASK(shift_keys, "shift_keys", (detail::has_memory_at<0b1, Arguments.
 ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Arguments...>()),
                 detail::lacks_table<Arguments...>);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_SHIFT_KEYS_HPP

@@ -14,8 +14,7 @@
 
 /// Where new tokens of a cache are on several axes, for keys that come without a table.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 template <class Scalar>
@@ -77,7 +76,6 @@ class token_coordinates {
   number_array<double> coordinates_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP

@@ -35,8 +35,7 @@
 /// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
 /// schemes of released models.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
@@ -226,7 +225,6 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_AXES_HPP

@@ -15,8 +15,7 @@
 
 /// The rarer ways from one schedule to several axes, used like those of axes.hpp.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
 /// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
@@ -120,7 +119,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP

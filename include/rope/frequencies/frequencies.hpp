@@ -19,8 +19,7 @@
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// base^(-i / denominator), i = 0 .. count - 1, of one base.
@@ -261,7 +260,6 @@ class frequencies {
   double attention_factor_ = 1.0;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP

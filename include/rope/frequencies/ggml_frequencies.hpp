@@ -20,8 +20,7 @@
 
 /// The frequencies that the arguments of ggml_rope_ext and ggml_rope_multi describe, without a model file.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The `mode` of ggml: GGML_ROPE_TYPE_NORMAL and so on. It also fixes the layout, which frequencies do not
 /// have: `normal` is interleaved, the others are half_split.
@@ -235,7 +234,6 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP

@@ -15,8 +15,7 @@
 /// The frequency rule whose factors were found by a search, one for each pair; used like those of
 /// scaling.hpp.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
@@ -83,7 +82,6 @@ struct longrope_scaling {
   }
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_LONGROPE_HPP

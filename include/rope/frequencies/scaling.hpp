@@ -23,8 +23,7 @@
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
@@ -349,7 +348,6 @@ struct proportional_scaling {
   }
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_SCALING_HPP

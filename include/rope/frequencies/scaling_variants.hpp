@@ -15,8 +15,7 @@
 /// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
 /// another rule.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The integer nearest to x, with ties to even.
@@ -206,7 +205,6 @@ struct clipped_scaling {
   }
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP

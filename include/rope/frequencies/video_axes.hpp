@@ -45,8 +45,7 @@
 ///     const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
 ///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
 ///
@@ -193,7 +192,6 @@ inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Ind
   return result;
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_VIDEO_AXES_HPP

@@ -38,8 +38,7 @@
 ///
 /// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Refuses a head_dim that does not give each of two axes an even number of channels.
@@ -216,7 +215,6 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_FREQUENCIES_VISION_AXES_HPP

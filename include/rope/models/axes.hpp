@@ -14,8 +14,7 @@
 
 /// Frequencies on several axes, from the M-RoPE sections of a layer group.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Height and width alternate from pair 0 on, and time has the last pairs.
@@ -71,7 +70,6 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   return on_axes(group.frequencies, assignment());
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_AXES_HPP

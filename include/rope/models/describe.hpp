@@ -22,8 +22,7 @@
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
 /// differ. Templates, so that programs which do not call them do not compile them.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// What a rule did to a pair.
 enum class pair_change {
@@ -302,7 +301,6 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
   return found;
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_DESCRIBE_HPP

@@ -17,8 +17,7 @@
 /// The rotary embedding of a model, from the metadata of its GGUF file, with the meaning that llama.cpp gives
 /// to them.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Access to a GGUF file, however the caller reads it. Each member returns nothing if the key is absent or
 /// has a value of another type.
@@ -71,7 +70,6 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
   return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_GGUF_HPP

@@ -19,8 +19,7 @@
 ///     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
 ///     const frequency_table table(model.groups()[0].frequencies, 8192);
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A JSON value with the member functions of nlohmann::json, which this library does not include.
 template <class J>
@@ -81,7 +80,6 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
       .result();
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_HUGGING_FACE_HPP

@@ -13,8 +13,7 @@
 
 /// How one kind of layers rotates.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A number that went into the frequencies, under the name it has in this library.
 ///
@@ -84,7 +83,6 @@ struct layer_group {
   }
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_LAYER_GROUP_HPP

@@ -12,8 +12,7 @@
 
 /// What is known of a model, except how each of its layers rotates.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
 /// every factor is 1.
@@ -79,7 +78,6 @@ enum class model_without_rope {
             ///< instead, and of its attention only the number of heads and the longest context are known
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP

@@ -19,8 +19,7 @@
 
 /// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Which layer of a model is of which type, and which of them do not rotate.
 ///
@@ -290,7 +289,6 @@ class model_rope : public model_facts {
   model_layers layers_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP

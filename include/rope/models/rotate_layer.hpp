@@ -23,8 +23,7 @@
 
 /// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The checked attention options of the layer, with its sinks.
@@ -160,7 +159,6 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_ROTATE_LAYER_HPP

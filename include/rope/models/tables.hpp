@@ -18,8 +18,7 @@
 
 /// The frequency tables of a whole model.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have a
 /// base of their own.
@@ -127,7 +126,6 @@ class model_tables {
   std::vector<frequency_table<S>> tables_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_TABLES_HPP

@@ -23,8 +23,7 @@
 /// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
 /// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The number of cells of a grid.
@@ -296,7 +295,6 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
   });
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_GRID_POSITIONS_HPP

@@ -13,8 +13,7 @@
 
 /// The coordinates of every token of a prompt with images for HunYuan VL (XD-RoPE).
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// hunyuan_vl_positions, with the type of the runs as a parameter so that only programs that call it compile
@@ -81,7 +80,6 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
   return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP

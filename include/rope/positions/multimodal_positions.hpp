@@ -25,8 +25,7 @@
 ///     height     0      1      2     3   3   4   4             5      6
 ///     width      0      1      2     3   4   3   4             5      6
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Tokens of text.
 ///
@@ -271,7 +270,6 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
       [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP

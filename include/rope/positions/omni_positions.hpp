@@ -16,8 +16,7 @@
 /// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE): tokens of
 /// frames and of sound take turns in the order of time. The unit of time is what one token of sound lasts.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A video and its sound, between two tokens that open both and two that close them. Sound without a picture
 /// is a text_run, and so are the tokens around an image or a silent video.
@@ -206,7 +205,6 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
       });
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_OMNI_POSITIONS_HPP

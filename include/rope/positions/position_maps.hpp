@@ -27,8 +27,7 @@
 ///
 /// A table of positions 0 .. p serves both.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
 /// two parts meet at the window.
@@ -220,7 +219,6 @@ inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
   return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_POSITION_MAPS_HPP

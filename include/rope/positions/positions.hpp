@@ -19,8 +19,7 @@
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// An integer that counts: every integral type but bool.
 template <class Integer>
@@ -303,7 +302,6 @@ concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_POSITIONS_HPP

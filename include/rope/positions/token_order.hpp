@@ -15,8 +15,7 @@
 /// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
 /// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// rows + more, neither of them negative.
@@ -144,7 +143,6 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
   return ids;
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_POSITIONS_TOKEN_ORDER_HPP

@@ -35,8 +35,7 @@
 ///
 /// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
 /// by.
@@ -156,7 +155,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_ANGLE_GRADIENT_HPP

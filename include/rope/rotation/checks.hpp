@@ -24,9 +24,7 @@
 /// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
 /// positions that it rotates. All of it is found before anything is written.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // What can be wrong with the types of a call, each in one sentence that is the same for every function.
 //
@@ -77,9 +75,7 @@ concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_bot
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 /// A layout that turns pairs is named, and is one.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
@@ -155,9 +151,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Refuses negative extents and views larger than the address space.
 ///
@@ -420,8 +414,6 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_CHECKS_HPP

@@ -22,8 +22,7 @@
 ///
 /// Gradients with respect to angles, frequencies, positions and table entries are in angle_gradient.hpp.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
 /// into the gradient with respect to the heads before.
@@ -83,7 +82,6 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_GRADIENT_HPP

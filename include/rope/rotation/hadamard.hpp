@@ -21,8 +21,7 @@
 
 /// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// (x[i], x[i + distance]) becomes their sum and difference, for i in [0, distance).
@@ -110,7 +109,6 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
 
 ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_HADAMARD_HPP

@@ -21,8 +21,7 @@
 
 /// The backward pass of `normalize_heads`.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// A checked call, run on some tokens at a time, as norm_pass is.
@@ -159,7 +158,6 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
   }
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP

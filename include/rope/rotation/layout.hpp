@@ -20,8 +20,7 @@
 /// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
 /// has a default.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
@@ -112,7 +111,6 @@ std::uint64_t layout_fingerprint(Index pairs) {
 }
 
 }  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_LAYOUT_HPP

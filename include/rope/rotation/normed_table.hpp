@@ -9,8 +9,7 @@
 
 /// A norm and the table of the rotation that follows it, as one argument.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
 /// these too: keys are then normalised, rotated and written in one pass.
@@ -83,7 +82,6 @@ concept key_table = requires(const Table& table) {
   detail::key_transform_of(table);
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_NORMED_TABLE_HPP

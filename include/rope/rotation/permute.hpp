@@ -18,8 +18,7 @@
 /// rows are permuted: those of the query and key projections, their biases, and per-head q/k norm weights.
 /// Values and the output projection stay as they are.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// order[c] is the channel in layout From that becomes channel c in layout To.
@@ -129,7 +128,6 @@ requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&
   static_assert(detail::is_head_view<X>, ROPE_DETAIL_VIEW_SENTENCE("permute_channels"));
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_PERMUTE_HPP

@@ -39,8 +39,7 @@
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
 ///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// log(1 + exp(x)), without overflow for large x and without cancellation for small ones.
 ///
@@ -219,7 +218,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(pope, 2);
 
 #undef ROPE_DETAIL_CHECK_POPE
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_POPE_HPP

@@ -18,8 +18,7 @@
 
 /// Heads rounded to integers of 8 bits with one scale per token and head, and back.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Refuses views of different shapes, and null pointers where there are elements.
@@ -130,7 +129,6 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
 ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_QUANTIZE_HPP

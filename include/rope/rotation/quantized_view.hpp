@@ -13,8 +13,7 @@
 
 /// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
 ///
@@ -193,7 +192,6 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd
   return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP

@@ -20,8 +20,7 @@
 /// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
 /// sharpen it again. Queries are scaled before or after their rotation; keys are not.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// log-n scaling.
 ///
@@ -134,7 +133,6 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
 
 ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP

@@ -19,8 +19,7 @@
 
 /// Turns the channel pairs of heads by the angles of their positions, and back.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
@@ -201,7 +200,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_ROTATE_HPP

@@ -19,8 +19,7 @@
 
 /// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
@@ -85,7 +84,6 @@ void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& p
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_ROTATE_HEADS_HPP

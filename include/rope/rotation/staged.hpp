@@ -16,8 +16,7 @@
 /// Tensors of any rank and order of indices: views of those with channels as the fastest index, copies of
 /// others.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
@@ -187,7 +186,6 @@ auto staged(X&& x) {
     return staged_tensor<letters, std::remove_cvref_t<decltype(*x.data())>>(x);
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_STAGED_HPP

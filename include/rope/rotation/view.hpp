@@ -22,8 +22,7 @@
 /// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
 /// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
 template <class T>
@@ -368,7 +367,6 @@ template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_VIEW_HPP

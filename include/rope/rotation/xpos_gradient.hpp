@@ -15,8 +15,7 @@
 
 /// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// Which of the two tables heads were rotated by.
 enum class xpos_side { queries, keys };
@@ -70,7 +69,6 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
       heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_ROTATION_XPOS_GRADIENT_HPP

@@ -28,8 +28,7 @@
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The frequencies that complete a full turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position.
 /// For a fixed number of them (vLLM's num_inv_freq) use
@@ -113,7 +112,6 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                          });
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_FOURIER_HPP

@@ -21,8 +21,7 @@
 /// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
 /// r.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
 /// the wrong form gives wrong angles or twice the pairs.
@@ -256,7 +255,6 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
                                          });
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_GIVEN_TABLE_HPP

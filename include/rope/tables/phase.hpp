@@ -35,8 +35,7 @@
 /// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
 /// (detail/table_rows.hpp).
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
@@ -256,7 +255,6 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
   return {static_cast<double>(static_cast<S>(cos)), static_cast<double>(static_cast<S>(sin))};
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_PHASE_HPP

@@ -7,8 +7,7 @@
 
 /// A table together with the channels of a head that it rotates.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 template <class S>
 class frequency_table;
@@ -71,7 +70,6 @@ concept rotation_table = requires(const Table& table) {
   detail::placed(table);
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP

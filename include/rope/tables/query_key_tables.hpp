@@ -8,8 +8,7 @@
 
 /// The tables by which queries and keys are rotated: one for both, or one for each.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
 ///
@@ -61,7 +60,6 @@ concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP

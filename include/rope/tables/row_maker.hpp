@@ -20,8 +20,7 @@
 
 /// Rows of cos and sin in the caller's memory, for decoding steps whose coordinates become known one by one.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Makes tables that do not own their memory; a friend of frequency_table.
@@ -180,7 +179,6 @@ class row_maker {
   detail::row_angles angles_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_ROW_MAKER_HPP

@@ -22,8 +22,7 @@
 
 /// cos and sin of every pair's angle, for the positions a model will use.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The origin of a table's entries.
 enum class table_source {
@@ -297,7 +296,6 @@ class frequency_table {
   number_array<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_TABLE_HPP

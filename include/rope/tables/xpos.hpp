@@ -34,8 +34,7 @@
 /// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
 /// call get other scores with a cache than without. Here the center is a constant of the model.
 
-namespace rope {
-inline namespace ROPE_ABI {
+namespace rope::inline ROPE_ABI {
 
 /// The rates of the paper, [pairs], all negative.
 ///
@@ -214,7 +213,6 @@ class xpos {
   frequency_table<S> queries_, keys_;
 };
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_TABLES_XPOS_HPP

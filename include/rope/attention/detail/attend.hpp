@@ -21,9 +21,7 @@
 /// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
 /// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The two functions that hold the kernels are not inline and know no threads, so that programs can have them
 // compiled once (`extern template`).
@@ -147,8 +145,6 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
     attend_blocks(call, threads);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_ATTEND_HPP

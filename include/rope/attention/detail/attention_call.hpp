@@ -16,9 +16,7 @@
 
 /// The record of a checked call of attention, which every kernel takes, and the checks of its tables.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Queries and keys that are attended to as they are.
 struct no_rotation {
@@ -75,8 +73,6 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
       throw_invalid(function, "xPos needs causal attention, got causal = false");
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP

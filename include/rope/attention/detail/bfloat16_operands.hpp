@@ -28,9 +28,7 @@
 /// rounded: they have the bits that they have in memory or after `rotate`, and their sums are multiplied by
 /// the factor of scores. Weights are rounded.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// to[j] = weights[j], rounded, for as many weights as a panel is wide.
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
@@ -236,8 +234,6 @@ class bfloat16_decode_operands {
   row_buffers<T> buffers_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP

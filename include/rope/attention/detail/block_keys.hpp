@@ -15,9 +15,7 @@
 
 /// Which keys a block of queries sees, and who sees what of a tile of them.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
 /// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
@@ -216,8 +214,6 @@ struct strip_in_tile {
   }
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP

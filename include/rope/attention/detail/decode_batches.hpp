@@ -18,9 +18,7 @@
 /// The row of bench/ that needs them is one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5
 /// times as long with g++ 12 and clang 14. (Zen 5, AVX-512)
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Keys or values of a tile of one batch: runs at regular strides, of the head that is worked
 /// on, and what each prefetches meanwhile.
@@ -162,8 +160,6 @@ class decode_batches {
   place_of_next next_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP

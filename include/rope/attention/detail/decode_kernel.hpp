@@ -25,9 +25,7 @@
 /// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
 /// does not depend on threads.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
 /// row, which holds its learned sink.
@@ -349,8 +347,6 @@ void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<a
   write_log_sum_exp(call.rules, places.b, i, h, *total.maximum, *total.sum);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP

@@ -23,9 +23,7 @@
 /// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they
 /// are.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Queries of key heads [first_head, first_head + heads) of row b. Those of one key head are rows t * group +
 /// g, for token t and query head g of the group; these are rows [first_row, first_row + rows) of each.
@@ -181,8 +179,6 @@ class decode_operands {
   row_buffers<T> buffers_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP

@@ -35,9 +35,7 @@
 /// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
 /// them one after the other (detail/ordered_sums.hpp), so they are the same for any number of threads.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
 // of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
@@ -312,8 +310,6 @@ class attention_gradient_block {
   sum_order& order_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP

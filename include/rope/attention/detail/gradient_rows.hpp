@@ -23,9 +23,7 @@
 /// The queries of a block in the backward pass of attention: packed once, with what is known of each before
 /// it meets a key (its softmax, and g . o), and their gradients at the end.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
 /// token first + r / group, query head kv * group + r % group.
@@ -205,8 +203,6 @@ struct attention_gradient_rows {
   }
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP

@@ -21,9 +21,7 @@
 /// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
 /// a block of queries.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
 // per row) x (a panel two packets wide), so each is the same tile of sums in registers; what differs is
@@ -223,8 +221,6 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP

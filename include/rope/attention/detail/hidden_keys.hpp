@@ -14,9 +14,7 @@
 
 /// Where a query meets a tile of keys, and which keys of the tile it does not see.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Keys [first, last) of a tile.
 struct tile_range {
@@ -159,8 +157,6 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
   return first;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP

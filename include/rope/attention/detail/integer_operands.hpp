@@ -27,9 +27,7 @@
 
 /// Operands of products of integers, of the prefill kernel and of the decode kernel.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
 // values of 8 bits, so that a sum of products stays below 2^31.
@@ -264,8 +262,6 @@ class integer_decode_operands {
   sum* visible_sums_;       // [value_dim]
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP

@@ -14,9 +14,7 @@
 /// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
 /// always proceeds, however few threads there are.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The place of one task among those that share sums with it.
 class sum_order {
@@ -55,8 +53,6 @@ class sum_order {
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP

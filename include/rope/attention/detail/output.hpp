@@ -18,9 +18,7 @@
 
 /// How the softmax of a query begins, and what is made of it in the end.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
 ///
@@ -95,8 +93,6 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
           : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP

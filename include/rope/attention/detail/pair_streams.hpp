@@ -25,9 +25,7 @@
 /// `Products` is bfloat16_products or integer_products. Its `number` is what queries and weights are, its
 /// `stored` keys and values, and its `sum` what their products are added to.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], rows x keys of them, as
 /// score_block.
@@ -225,8 +223,6 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   for (Index r = 0; r < rows; ++r) std::copy_n(padded + r * width, rest, sums + r * channels + c);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP

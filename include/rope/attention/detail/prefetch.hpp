@@ -22,9 +22,7 @@
 /// from pages of 16 keys, 1x16384x32+8x128, 1.19 and 1.12; if the heads of a token are contiguous it costs
 /// more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr Index line_bytes = 64;
 
@@ -130,8 +128,6 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
   again.advance(tokens);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP

@@ -20,9 +20,7 @@
 
 /// Attention of many queries: the kernel.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // Attention of many queries. A block of queries of one key head (all or some query heads of its group,
 // consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
@@ -191,8 +189,6 @@ class prefill_block {
   bool has_total_ = false;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP

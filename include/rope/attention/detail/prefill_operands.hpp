@@ -18,9 +18,7 @@
 
 /// What attention of many queries multiplies, packed tile by tile.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
 // packed into strips and panels.
@@ -288,8 +286,6 @@ class paired_operands {
   float* key_scales_;  // [tile], of quantized keys
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP

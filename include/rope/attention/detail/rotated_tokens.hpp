@@ -13,9 +13,7 @@
 /// How attention rotates queries and keys: tokens while they are read, and whole operands of the backward
 /// pass.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
 /// `to` [tokens, heads, head_dim] with the bits of `rotate`.
@@ -50,8 +48,6 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
   });
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP

@@ -25,9 +25,7 @@
 /// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
 /// of a few rows in the cache.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// rows[n * stride + d]
 template <class X>
@@ -172,8 +170,6 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP

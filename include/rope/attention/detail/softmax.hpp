@@ -29,9 +29,7 @@
 /// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
 /// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
 /// no key has been seen.
@@ -223,8 +221,6 @@ class tile_softmax {
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP

@@ -26,9 +26,7 @@
 /// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. Packed like many queries it
 /// takes 6.3 times as long with g++ 12, 7.5 times with clang 14. (Zen 5, AVX-512)
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
 // such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
@@ -229,8 +227,6 @@ void for_groups_of_rows(Index rows, const Body& body) {
   for (; r < rows; ++r) body(std::integral_constant<int, 1>{}, r);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP

@@ -23,9 +23,7 @@
 
 /// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Which page of a pool holds which tokens of which sequence: [sequences, blocks] of any integers, read where
 /// they are.
@@ -223,8 +221,6 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
                         static_cast<A>(usable_scale(scales[n * x.scale_stride()])), to + n * x.head_dim);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP

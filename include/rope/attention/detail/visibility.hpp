@@ -17,9 +17,7 @@
 /// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
 /// a mask decides.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
 /// the window, or one range and an empty gap at its end.
@@ -252,8 +250,6 @@ class visibility {
   key_order order_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP

@@ -19,9 +19,7 @@
 
 ROPE_DETAIL_QUIET_BEGIN
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 struct bfloat16_pair {
   Eigen::bfloat16 even, odd;
@@ -160,9 +158,7 @@ struct bfloat16_products {
   }
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 ROPE_DETAIL_QUIET_END
 

@@ -10,9 +10,7 @@
 
 /// Rows of channels: widened, rounded, and sums of their products in double.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Channels in the arithmetic type, which is exact.
 template <class T>
@@ -81,8 +79,6 @@ double sum_of_squares(const X* x, Index count) {
   return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP

@@ -15,9 +15,7 @@
 /// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
 /// and splitting an exponent into its integer and the rest is then exact.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
 /// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
@@ -99,8 +97,6 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   return multiply(multiply_add(p, r, fill<P>(A(2))), power);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_SIMD_EXP2_HPP

@@ -18,9 +18,7 @@
 
 ROPE_DETAIL_QUIET_BEGIN
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// A packet of as many floats as a register has sums, or float where sums are formed one by one.
 #if (defined(EIGEN_VECTORIZE_AVX512) && !defined(__AVX512BW__)) || \
@@ -244,9 +242,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
 };
 #endif
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 ROPE_DETAIL_QUIET_END
 

@@ -13,9 +13,7 @@
 
 ROPE_DETAIL_QUIET_BEGIN
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
@@ -172,9 +170,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }
 #endif
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 ROPE_DETAIL_QUIET_END
 

@@ -13,9 +13,7 @@
 
 ROPE_DETAIL_QUIET_BEGIN
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
@@ -152,9 +150,7 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
       Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 ROPE_DETAIL_QUIET_END
 

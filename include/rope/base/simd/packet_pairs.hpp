@@ -13,9 +13,7 @@
 
 ROPE_DETAIL_QUIET_BEGIN
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
 template <class P>
@@ -237,9 +235,7 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
   store_even_odd(to, first, second);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 ROPE_DETAIL_QUIET_END
 

@@ -20,9 +20,7 @@
 
 ROPE_DETAIL_QUIET_BEGIN
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
 ///
@@ -193,9 +191,7 @@ void pack_row_of_pairs(const typename Products::stored* row, Index half, Index d
       packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 ROPE_DETAIL_QUIET_END
 

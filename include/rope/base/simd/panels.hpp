@@ -16,9 +16,7 @@
 /// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
 /// panel are loaded, and each row contributes one number to two multiply-adds.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Sizes of the kernel for numbers A.
 template <class A>
@@ -180,8 +178,6 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BASE_SIMD_PANELS_HPP

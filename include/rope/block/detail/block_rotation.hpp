@@ -18,9 +18,7 @@
 
 /// What happens to the heads of queries and keys between projection and attention: norm and rotation.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Normalises every head of x into y, which may be x. Does nothing where the norm has no weights.
 template <class T, class Threads>
@@ -189,8 +187,6 @@ struct block_rotation {
   }
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP

@@ -15,9 +15,7 @@
 /// What can be wrong with the types of a call of a layer, each in one sentence. Numbers and order of a matrix
 /// are checked by token_view.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 template <class X>
 inline constexpr bool is_projected = false;
@@ -77,9 +75,7 @@ constexpr bool misplaced_behind_cross() {
                                                     : misplaced_behind<X, Context, More...>(4, 2, 2);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 /// An overload of `function` for calls that no other takes: of tokens that are no matrices, or with something
 /// else behind them than `behind`.

@@ -20,9 +20,7 @@
 
 /// The forward pass of an attention block, to keys of the same call and to a cache.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
 /// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
@@ -214,8 +212,6 @@ class block_forward {
   std::span<T> probabilities_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP

@@ -16,9 +16,7 @@
 
 /// The steps of an attention block that its forward and its backward pass share.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The purposes that a block has scratch for, the same whatever runs it.
 struct block_scratch {
@@ -131,8 +129,6 @@ struct block_pass {
   }
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BLOCK_DETAIL_PASS_HPP

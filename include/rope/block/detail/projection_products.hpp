@@ -17,9 +17,7 @@
 
 /// The products of a linear layer, forward and backward, ready to be run tile by tile.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
 /// block, which is never copied, as Eigen::Ref<const ...> would with any other.
@@ -396,8 +394,6 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
   return product{weight_tiles(d_y.cols(), cols), d_y.rows(), run};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP

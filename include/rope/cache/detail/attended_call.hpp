@@ -32,9 +32,7 @@
 
 /// One call of attention to stored tokens: its checks, and the calls of the kernels for its rows.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Throws:  std::invalid_argument if the options list what stored tokens decide
 inline void check_cache_lists(const char* function, const attention_options& options) {
@@ -354,8 +352,6 @@ class attended_call {
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries, and their rows of the table
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP

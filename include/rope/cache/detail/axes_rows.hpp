@@ -22,9 +22,7 @@
 
 /// Where the tokens of each row of a cache are on several axes. Which tokens there are, cache_rows.hpp says.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// [tokens, axes], the axes of a token next to each other; of a cache of channels T, see owned_doubles.
 template <class T>
@@ -208,8 +206,6 @@ class axes_rows {
   number_array<double> coordinates_;  // [batch, capacity, axes]
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP

@@ -22,9 +22,7 @@
 /// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
 /// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Which row of a list of coordinates belongs to token t of row b: t, or b * tokens + t.
 struct token_rows {
@@ -181,8 +179,6 @@ class turn_between_axes {
   key_rotator<Layout, T> turn_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP

@@ -29,9 +29,7 @@
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be a part of the keys, and how new tokens get there.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
 /// comes as new keys is then the rest of their channels.
@@ -190,8 +188,6 @@ class cache_memory {
   head_memory<T> keys_, values_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP

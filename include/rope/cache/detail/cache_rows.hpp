@@ -26,9 +26,7 @@
 
 /// Which tokens each row of a cache holds, and at which positions.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
 /// at positions that do not decrease (`ascending`).
@@ -309,8 +307,6 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
                            positions_of_row(positions, b));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP

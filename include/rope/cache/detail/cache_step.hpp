@@ -24,9 +24,7 @@
 /// One step of a decoder, appending and attending: what would fail in its second half is found before the
 /// first.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Heads of the queries, and what the cache must hold for them.
 struct step_shape {
@@ -129,8 +127,6 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP

@@ -16,9 +16,7 @@
 
 /// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// What a token is to its cache: heads may be normalised before they turn and may have coordinates, a latent
 /// neither.
@@ -73,9 +71,7 @@ constexpr bool lacks_tables(std::size_t count) {
   return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 /// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
 #define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \

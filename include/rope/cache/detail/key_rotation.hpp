@@ -11,9 +11,7 @@
 
 /// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The table, its place in the head, and the layout that keys were rotated by; not `known` for keys that were
 /// rotated before they were appended.
@@ -49,8 +47,6 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
   throw_invalid(function, "raw keys are rotated when they are read; append them without a layout and table");
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP

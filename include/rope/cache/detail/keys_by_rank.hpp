@@ -16,9 +16,7 @@
 
 /// Copies of the keys that one query sees, rotated by their ranks among them.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Keys, rotated by their ranks, and values, [1, ranks, heads, ...] in the order of these.
 template <class T>
@@ -51,8 +49,6 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
   return {keys, values};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP

@@ -16,9 +16,7 @@
 
 /// Which tokens of a cache the queries of a call without counts are.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Tokens that a row lost: `removed` of them, in front of its newest `behind`.
 struct lost_tokens {
@@ -128,8 +126,6 @@ class newest_tokens {
   Index width_ = 0, even_ = all;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP

@@ -20,9 +20,7 @@
 /// By which rows of a table queries are rotated where tokens have coordinates. A table of coordinates must be
 /// at those of the tokens; a table of positions rotates text.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The row of the table for query i of row first + b of the stored tokens.
 struct listed_angles {
@@ -102,8 +100,6 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   check_rotation<Layout>("attention", q, placed, known_range{range});
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP

@@ -15,9 +15,7 @@
 
 /// The tokens of a call that belong to each row: the first ones of a row each, or laid end to end.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Which tokens of a call belong to which row. Without offsets the call has a row for each, which begins with
 /// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
@@ -109,8 +107,6 @@ class newest_in_pages : public row_queries {
   const page_view<T>& pages_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP

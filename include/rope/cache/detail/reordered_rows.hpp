@@ -13,9 +13,7 @@
 
 /// Rows of a cache copied, and in another order, in place.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Makes row `to` of a cache what row `from` is.
 ///
@@ -65,8 +63,6 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP

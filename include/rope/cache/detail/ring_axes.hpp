@@ -17,9 +17,7 @@
 
 /// Where the tokens of a ring are on several axes.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
 /// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
@@ -75,8 +73,6 @@ class ring_axes : public axes_rows {
   number_array<double> largest_;  // [batch, slots]
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_RING_AXES_HPP

@@ -23,9 +23,7 @@
 
 /// Which tokens each row of a ring holds, and in which slots.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The bookkeeping of a ring_cache: per row, how many tokens it has seen, and which of them is in each slot.
 ///
@@ -193,8 +191,6 @@ class ring_rows {
   number_array<std::int64_t> positions_;  // [batch, slots]
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP

@@ -15,9 +15,7 @@
 
 /// How many tokens each row of a batch has.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Throws:  std::out_of_range unless row b is one of `batch`
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
@@ -91,8 +89,6 @@ inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP

@@ -22,9 +22,7 @@
 /// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
 /// copied, rotated, or normalised and rotated, each rounded once.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
 template <class T>
@@ -156,8 +154,6 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP

@@ -31,9 +31,7 @@
 /// The token store of all caches: memory, which tokens are in which slots, their coordinates, and what
 /// rotated the keys.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
 /// key. Functions are told the name under which the user called them.
@@ -306,8 +304,6 @@ class stored_tokens {
   key_rotation rotation_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP

@@ -25,9 +25,7 @@
 /// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
 /// letters. Comments are /* */: their lines may be broken anywhere.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// "{.factor = 8, .length = 4096}"
 inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
@@ -317,8 +315,6 @@ std::string code_text(const Model& model) {
   return indented;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP

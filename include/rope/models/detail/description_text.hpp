@@ -19,9 +19,7 @@
 
 /// Sentences about a model, its groups and its layers, and about where two models differ.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The lines of a description.
 
@@ -312,8 +310,6 @@ bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   return same;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP

@@ -18,9 +18,7 @@
 
 /// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The ranges of the numbers in model files, and the error for a number outside of its range.
 
@@ -305,8 +303,6 @@ class gguf_reader {
   std::string architecture_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_FILE_READERS_HPP

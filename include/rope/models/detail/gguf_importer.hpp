@@ -23,9 +23,7 @@
 
 /// Makes the description of a model from the metadata of its GGUF file.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The factors by which layers of a GGUF model multiply their queries.
 ///
@@ -344,8 +342,6 @@ class gguf_importer {
   model_draft model_ = {};
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP

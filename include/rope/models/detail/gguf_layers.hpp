@@ -24,9 +24,7 @@
 ///
 /// Source: llama.cpp, load_hparams of each architecture
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The number of layers without those of multi-token prediction, which come last; 0: not known.
 template <class L>
@@ -425,8 +423,6 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
     say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP

@@ -15,9 +15,7 @@
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, as
 /// hugging_face_record_of.
@@ -317,8 +315,6 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   return {};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP

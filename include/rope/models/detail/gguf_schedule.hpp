@@ -21,9 +21,7 @@
 
 /// The head, the base, the channels that rotate and the frequencies of the layers of a GGUF file.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The scalings of ggml that are not quite those of frequencies/scaling.hpp.
 
@@ -322,8 +320,6 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
   return result;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP

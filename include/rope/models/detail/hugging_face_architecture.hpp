@@ -20,9 +20,7 @@
 /// Which dictionary of a config.json describes the language model, how its architecture is spelled, and
 /// whether it can be imported.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
 inline std::string plain_architecture(std::string name) {
@@ -372,8 +370,6 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   return {};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP

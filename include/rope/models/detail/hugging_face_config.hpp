@@ -20,9 +20,7 @@
 
 /// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Throws, unless only the layout was in doubt and the caller has named it.
 template <class J>
@@ -210,8 +208,6 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
   return rotary_dim;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP

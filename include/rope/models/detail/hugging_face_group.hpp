@@ -23,9 +23,7 @@
 
 /// One group of layers, from a rope dictionary and the keys beside it.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The factors by which layers of a config.json multiply their queries.
 
@@ -325,8 +323,6 @@ class hugging_face_group_maker {
   group_allowance allowance_ = {};
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP

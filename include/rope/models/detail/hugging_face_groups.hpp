@@ -25,9 +25,7 @@
 
 /// Makes the groups of layers of a config.json from its rope dictionaries.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Finds the rope dictionaries of a file, and makes a group of each.
 template <class J>
@@ -381,8 +379,6 @@ class hugging_face_groups {
   hugging_face_group_maker<J> maker_;
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP

@@ -28,9 +28,7 @@
 
 /// Makes the description of a model from its config.json.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 template <class J>
 class hugging_face_importer {
@@ -355,8 +353,6 @@ class hugging_face_importer {
   model_draft model_ = {};
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP

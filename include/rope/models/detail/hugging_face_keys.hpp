@@ -15,9 +15,7 @@
 
 /// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // Keys of a config.json that only some classes read. In a file of another class they have no effect.
 
@@ -368,8 +366,6 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
   assume(sizes->rotated_channels, {"qk_rope_head_dim"});
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP

@@ -11,9 +11,7 @@
 
 /// The records of hugging_face_records.hpp whose layers are of more than one kind.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The records some of whose layers do not attend at all.
 
@@ -414,8 +412,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
   return hugging_face_hybrid_record_of<Record>(architecture);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP

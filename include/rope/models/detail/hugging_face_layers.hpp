@@ -23,9 +23,7 @@
 /// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
 /// defaults of the class that were used for them.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The type of each layer, and the layers that do not rotate.
 
@@ -396,8 +394,6 @@ void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaul
   if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP

@@ -16,9 +16,7 @@
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, so
 /// that a compiler checks and evaluates the records only in programs that import a model.
@@ -277,8 +275,6 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   return hugging_face_layered_record_of<Record>(architecture);
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP

@@ -26,9 +26,7 @@
 
 /// The frequencies and the M-RoPE sections that one rope dictionary of a Hugging Face config.json stands for.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
 
@@ -367,8 +365,6 @@ class schedule_reader {
   std::string needed_ = {};  // why a key must be there
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP

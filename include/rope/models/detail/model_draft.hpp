@@ -24,9 +24,7 @@
 /// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
 /// to them, and the parts of a model_rope.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
 /// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
@@ -213,8 +211,6 @@ struct unrotated_model {
   }
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP

@@ -12,9 +12,7 @@
 
 /// What a record of hugging_face_records.hpp or gguf_records.hpp can say about an architecture.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 // The rotation in indexers of sparse attention. Their layout may differ from that of attention.
 
@@ -284,8 +282,6 @@ constexpr bool may_slide(const gguf_record& r) {
          r.compressed;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP

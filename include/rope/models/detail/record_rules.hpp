@@ -12,9 +12,7 @@
 /// Rules of which fields a record may combine. A record that breaks a rule has a field without effect on any
 /// file, which no test could check. The tables of records do not compile then.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
 constexpr bool is_one(double x) { return is_zero(x - 1); }
@@ -174,8 +172,6 @@ constexpr bool keep_the_rules(const Record (&records)[count]) {
   return true;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP

@@ -32,9 +32,7 @@
 /// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
 /// with a sum as multiply_add says, not as a compiler likes.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The two parts above.
 enum class part { along, across };
@@ -163,8 +161,6 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
   return total;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP

@@ -14,9 +14,7 @@
 /// Rows of a table that are computed once for all heads of a token: where entries are of another type than
 /// channels turn in, and where the rows of an inverse are not those of the table times a constant.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
 template <class S>
@@ -102,8 +100,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   return row;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP

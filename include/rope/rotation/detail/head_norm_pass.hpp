@@ -22,9 +22,7 @@
 /// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
 /// that happens to a few heads of a token happens while they are in the nearest cache.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
 /// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
@@ -183,8 +181,6 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
   run_plans(threads, tokens_of_norm, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP

@@ -21,9 +21,7 @@
 
 /// Turns keys that are rotated already by the exact difference of two angles.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
 template <class Layout, class T>
@@ -127,8 +125,6 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP

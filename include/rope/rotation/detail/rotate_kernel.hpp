@@ -21,9 +21,7 @@
 /// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
 /// stride.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Bytes.
 inline constexpr Index line_of_cache = 64;
@@ -400,8 +398,6 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP

@@ -20,9 +20,7 @@
 
 /// The order in which a checked call of rotate passes through memory.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
 /// gradients go back, multiplies by it.
@@ -277,8 +275,6 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
   run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP

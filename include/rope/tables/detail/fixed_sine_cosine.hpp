@@ -16,9 +16,7 @@
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
@@ -146,8 +144,6 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   return !near_middle && !subnormal;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP

@@ -20,9 +20,7 @@
 
 /// Makes tables whose entries are given instead of computed from frequencies.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
 /// pair and its inverse are normal numbers of S and the square of the radius is one of double.
@@ -101,8 +99,6 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
                   " and ", shape_text({sin.rows(), sin.cols()}));
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP

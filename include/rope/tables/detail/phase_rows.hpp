@@ -17,9 +17,7 @@
 
 /// The phases of all pairs of a table's row, at a position or at a row of coordinates.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// The frequency of one pair on one axis.
 struct pair_frequency {
@@ -138,8 +136,6 @@ class row_angles {
   number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP

@@ -19,9 +19,7 @@
 
 /// Checks of the numbers that a table is made from.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -148,8 +146,6 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
   return checked;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP

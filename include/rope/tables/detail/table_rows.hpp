@@ -16,9 +16,7 @@
 
 /// Rows of a table: how loops read them, and how they are computed from phases.
 
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
+namespace rope::inline ROPE_ABI::detail {
 
 /// Makes tables of entries that are given: detail/given_entries.hpp.
 struct given_entries;
@@ -223,8 +221,6 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
   }
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
