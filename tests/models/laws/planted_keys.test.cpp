@@ -97,6 +97,12 @@ TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in on
       import("olmo_hybrid", {{"rope_parameters", {{"rope_theta", nullptr}, {"window_foo", 1}}}});
   CHECK(bare.groups().empty());
   CHECK(has_warning(bare.warnings, "rope_parameters.window_foo has no effect, because nothing rotates"));
+  // A word cannot be a dictionary.
+  const auto granite =
+      import("granitemoehybrid", {{"layer_types", {"attention"}},
+                                  {"position_embedding_type", {{"rope_theta", 10000}, {"sliding_baz", 1}}}});
+  CHECK(granite.groups().empty());
+  CHECK(has_warning(granite.warnings, "position_embedding_type.sliding_baz has no effect"));
   // DeepSeek V4 has two dictionaries.
   const json main = {{"rope_type", "default"}, {"rope_theta", 30000}, {"partial_rotary_factor", 0.25}},
              compress = {{"rope_type", "default"}, {"rope_theta", 90000}, {"partial_rotary_factor", 0.25}};

@@ -318,7 +318,8 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
   if (value->is_string()) return value->template get<std::string>() == record.turns_word;
-  return value->is_object() && json_reader<J>(value, "").has("rope_theta");
+  const bool dictionary = value->is_object() && record.turns_if == "rope_parameters";
+  return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 
 /// Throws if a file says that something rotates, in an architecture in which nothing does.
