@@ -61,6 +61,7 @@ foreach(header IN LISTS headers)
     strip_whitespace("${program}" program)
   endif()
   file(READ ${root}/include/rope/${header} text)
+  string(REPLACE "namespace rope::inline ROPE_ABI::detail" "namespace detail" text "${text}")
   read_code(${header} "${text}" "${program}")
   math(EXPR pieces "${pieces} + ${found}")
 
