@@ -525,7 +525,7 @@ inline constexpr std::size_t cache_line = 64;
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
-    throw_length(name, "", count, " elements of ", size, " bytes exceed the address space");
+    throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
 /// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
 template <class T>
@@ -734,7 +734,6 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
-#include <compare>   // std::strong_ordering
 
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
@@ -745,7 +744,7 @@ struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
   friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr std::strong_ordering operator<=>(const uint128&, const uint128&) = default;
+  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
@@ -877,7 +876,7 @@ class wide_real {
       const detail::uint128 kept = shifted(significand_, dropped);
       const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
       const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
-      const bool up = rest > half || (rest == half && kept.lo % 2 == 1);
+      const bool up = half < rest || (rest == half && kept.lo % 2 == 1);
       // The carry of a significand of ones goes on into the exponent, as it has to.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
@@ -901,7 +900,7 @@ class wide_real {
       return a.significand_ < addend ? wide_real(b.negative_, addend - a.significand_, a.exponent_)
                                      : wide_real(a.negative_, a.significand_ - addend, a.exponent_);
     const detail::uint128 sum = a.significand_ + addend;
-    if (sum >= addend) return {a.negative_, sum, a.exponent_};
+    if (!(sum < addend)) return {a.negative_, sum, a.exponent_};
     return {a.negative_, (sum >> 1) + (detail::uint128{0, 1} << 127), a.exponent_ + 1};
   }
   friend constexpr wide_real operator-(wide_real a, wide_real b) { return a + -b; }
@@ -930,7 +929,7 @@ class wide_real {
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
     for (int bit = 0;; ++bit) {
-      const bool fits = carry || rest >= b.significand_;
+      const bool fits = carry || !(rest < b.significand_);
       if (bit == 128) {  // rounded to the nearest
         quotient = quotient + detail::uint128{0, fits ? 1u : 0u};
         break;
@@ -951,13 +950,15 @@ class wide_real {
   /// Divides the number.
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_)
-      return a.negative_ ? std::strong_ordering::less : std::strong_ordering::greater;
-    const std::strong_ordering of_magnitudes =
-        a.exponent_ != b.exponent_ ? a.exponent_ <=> b.exponent_ : a.significand_ <=> b.significand_;
-    return a.negative_ ? 0 <=> of_magnitudes : of_magnitudes;
+  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return a.negative_;
+    const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
+                                                 : smaller.significand_ < larger.significand_;
   }
+  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
+  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
+  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
@@ -2259,13 +2260,13 @@ struct started_rows {
 /// Throws:  std::invalid_argument, with `name` for that of the list
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0) throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got none");
+  if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
   if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+    throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
                   " and ", offset(count - 1));
   for (Index s = 1; s < count; ++s)
     if (offset(s) < offset(s - 1))
-      throw_invalid(function, "", name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
+      throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
 /// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
@@ -4148,23 +4149,23 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
                   " on that turn must lie in the head of ", head_dim, " channels");
 }
-/// Refuses ids that are the coordinates of the table, which has a row for each token: they would be looked up
-/// twice. Where row r is at r, that changes nothing.
+/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
+/// row id of the table in place of row r.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
 void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
   if constexpr (requires { positions.ids; }) {
     if (table.source() != table_source::coordinates || table.axes() != 1 ||
         table.rows() != positions.ids.size())
       return;
-    Index same = 0, counted = 0;
+    Index same = 0, harmless = 0;
     for (Index r = 0; r < table.rows() && same == r; ++r) {
       const std::int64_t id = positions(r / tokens, r % tokens);
       same += equal(static_cast<double>(id), table.coordinate(r, 0));
-      counted += id == r;
+      harmless += table.contains(id) && equal(table.coordinate(Index(id), 0), table.coordinate(r, 0));
     }
-    if (same == table.rows() && counted < same)
+    if (same == table.rows() && harmless < same)
       throw_invalid(function,
                     "the table was made of these ids, its row r of id number r; leave the ids "
                     "out, got id ",

@@ -1161,7 +1161,7 @@ inline constexpr std::size_t cache_line = 64;
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
-    throw_length(name, "", count, " elements of ", size, " bytes exceed the address space");
+    throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
 /// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
 template <class T>
@@ -1887,13 +1887,13 @@ struct started_rows {
 /// Throws:  std::invalid_argument, with `name` for that of the list
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0) throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got none");
+  if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
   if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+    throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
                   " and ", offset(count - 1));
   for (Index s = 1; s < count; ++s)
     if (offset(s) < offset(s - 1))
-      throw_invalid(function, "", name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
+      throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
 /// Token t is at its distance from the start of its segment, plus the start of that.
 template <class Integer>
@@ -2115,21 +2115,22 @@ inline void check_alignment(const char* function, const attention_options& optio
                   "query_counts need key_counts, or query_positions: the last query of a row is "
                   "aligned with its last key, got ",
                   options.query_counts.size(), " counts of queries and none of keys");
-  const auto check = [function](const char* name, std::size_t i, std::int64_t queries, std::int64_t keys) {
+  const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
+                                    std::int64_t keys) {
     if (keys > 0 && queries > keys)
-      throw_invalid(function, "", name, " ", i, " has ", queries, " queries and ", keys,
+      throw_invalid(function, name, " ", i, " has ", queries, " queries and ", keys,
                     " keys, so its first query would be at position ", keys - queries,
                     "; give query_counts or query_positions, or causal = false for cross-attention");
   };
   const auto asking = options.query_offsets,
              seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
-    check("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
+    check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check("row", 0, shape.queries, shape.keys);  // as every other
+    check_row("row", 0, shape.queries, shape.keys);  // as every other
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
-          options.key_counts[b]);
+    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+              options.key_counts[b]);
 }
 /// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
 /// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
@@ -3690,7 +3691,6 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
-#include <compare>   // std::strong_ordering
 
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
@@ -3701,7 +3701,7 @@ struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
   friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr std::strong_ordering operator<=>(const uint128&, const uint128&) = default;
+  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
@@ -3833,7 +3833,7 @@ class wide_real {
       const detail::uint128 kept = shifted(significand_, dropped);
       const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
       const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
-      const bool up = rest > half || (rest == half && kept.lo % 2 == 1);
+      const bool up = half < rest || (rest == half && kept.lo % 2 == 1);
       // The carry of a significand of ones goes on into the exponent, as it has to.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
@@ -3857,7 +3857,7 @@ class wide_real {
       return a.significand_ < addend ? wide_real(b.negative_, addend - a.significand_, a.exponent_)
                                      : wide_real(a.negative_, a.significand_ - addend, a.exponent_);
     const detail::uint128 sum = a.significand_ + addend;
-    if (sum >= addend) return {a.negative_, sum, a.exponent_};
+    if (!(sum < addend)) return {a.negative_, sum, a.exponent_};
     return {a.negative_, (sum >> 1) + (detail::uint128{0, 1} << 127), a.exponent_ + 1};
   }
   friend constexpr wide_real operator-(wide_real a, wide_real b) { return a + -b; }
@@ -3886,7 +3886,7 @@ class wide_real {
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
     for (int bit = 0;; ++bit) {
-      const bool fits = carry || rest >= b.significand_;
+      const bool fits = carry || !(rest < b.significand_);
       if (bit == 128) {  // rounded to the nearest
         quotient = quotient + detail::uint128{0, fits ? 1u : 0u};
         break;
@@ -3907,13 +3907,15 @@ class wide_real {
   /// Divides the number.
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_)
-      return a.negative_ ? std::strong_ordering::less : std::strong_ordering::greater;
-    const std::strong_ordering of_magnitudes =
-        a.exponent_ != b.exponent_ ? a.exponent_ <=> b.exponent_ : a.significand_ <=> b.significand_;
-    return a.negative_ ? 0 <=> of_magnitudes : of_magnitudes;
+  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return a.negative_;
+    const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
+                                                 : smaller.significand_ < larger.significand_;
   }
+  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
+  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
+  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
@@ -5547,23 +5549,23 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
                   " on that turn must lie in the head of ", head_dim, " channels");
 }
-/// Refuses ids that are the coordinates of the table, which has a row for each token: they would be looked up
-/// twice. Where row r is at r, that changes nothing.
+/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
+/// row id of the table in place of row r.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
 void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
   if constexpr (requires { positions.ids; }) {
     if (table.source() != table_source::coordinates || table.axes() != 1 ||
         table.rows() != positions.ids.size())
       return;
-    Index same = 0, counted = 0;
+    Index same = 0, harmless = 0;
     for (Index r = 0; r < table.rows() && same == r; ++r) {
       const std::int64_t id = positions(r / tokens, r % tokens);
       same += equal(static_cast<double>(id), table.coordinate(r, 0));
-      counted += id == r;
+      harmless += table.contains(id) && equal(table.coordinate(Index(id), 0), table.coordinate(r, 0));
     }
-    if (same == table.rows() && counted < same)
+    if (same == table.rows() && harmless < same)
       throw_invalid(function,
                     "the table was made of these ids, its row r of id number r; leave the ids "
                     "out, got id ",
@@ -13821,8 +13823,7 @@ class cache_rows {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
       const Index count = count_of(static_cast<Index>(b), tokens, counts);
       if (count > capacity_ - sizes_[b])
-        throw_length(function, "", count, " tokens do not fit, the cache holds ", sizes_[b], " of ",
-                     capacity_);
+        throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
     }
   }
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
@@ -22639,20 +22640,20 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
                 "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const owned_array<typename Derived::Scalar> radians = rotations;
+  const owned_array<typename Derived::Scalar> given = rotations;
   const owned_array<typename Ranges::Scalar, 1> factors = ranges;
-  const Index count = factors.size(), pairs = radians.cols() * count;
+  const Index count = factors.size(), pairs = given.cols() * count;
   if (pairs == 0)
     detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
-                          detail::shape_text({radians.rows(), radians.cols()}), " and ", count);
+                          detail::shape_text({given.rows(), given.cols()}), " and ", count);
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
   return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, radians.rows(),
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, given.rows(),
       [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < radians.cols(); ++a) {
+        for (Index a = 0; a < given.cols(); ++a) {
           const double angle =
-              detail::checked_angle("table_of_angles", static_cast<double>(radians(r, a)), r, a);
+              detail::checked_angle("table_of_angles", static_cast<double>(given(r, a)), r, a);
           for (Index f = 0; f < count; ++f)
             detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
                                   cos[a * count + f], sin[a * count + f]);

@@ -2,7 +2,6 @@
 #include <rope/base/wide_real.hpp>
 
 #include <cmath>
-#include <compare>
 #include <cstdint>
 #include <limits>
 

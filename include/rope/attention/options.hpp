@@ -167,21 +167,22 @@ inline void check_alignment(const char* function, const attention_options& optio
                   "query_counts need key_counts, or query_positions: the last query of a row is "
                   "aligned with its last key, got ",
                   options.query_counts.size(), " counts of queries and none of keys");
-  const auto check = [function](const char* name, std::size_t i, std::int64_t queries, std::int64_t keys) {
+  const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
+                                    std::int64_t keys) {
     if (keys > 0 && queries > keys)
-      throw_invalid(function, "", name, " ", i, " has ", queries, " queries and ", keys,
+      throw_invalid(function, name, " ", i, " has ", queries, " queries and ", keys,
                     " keys, so its first query would be at position ", keys - queries,
                     "; give query_counts or query_positions, or causal = false for cross-attention");
   };
   const auto asking = options.query_offsets,
              seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
-    check("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
+    check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check("row", 0, shape.queries, shape.keys);  // as every other
+    check_row("row", 0, shape.queries, shape.keys);  // as every other
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
-          options.key_counts[b]);
+    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+              options.key_counts[b]);
 }
 
 /// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type

@@ -23,7 +23,7 @@ inline constexpr std::size_t cache_line = 64;
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
-    throw_length(name, "", count, " elements of ", size, " bytes exceed the address space");
+    throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
 
 /// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.

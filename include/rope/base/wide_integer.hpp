@@ -2,8 +2,7 @@
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
 
-#include <bit>      // std::countl_zero
-#include <compare>  // std::strong_ordering
+#include <bit>  // std::countl_zero
 #include <cstdint>
 
 #include <rope/config.hpp>
@@ -18,7 +17,7 @@ struct uint128 {
   std::uint64_t lo = 0;
 
   friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr std::strong_ordering operator<=>(const uint128&, const uint128&) = default;
+  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <bit>       // std::bit_cast, std::countl_zero
-#include <compare>   // std::strong_ordering
 #include <concepts>  // std::integral
 #include <cstdint>
 #include <limits>
@@ -61,7 +60,7 @@ class wide_real {
       const detail::uint128 kept = shifted(significand_, dropped);
       const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
       const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
-      const bool up = rest > half || (rest == half && kept.lo % 2 == 1);
+      const bool up = half < rest || (rest == half && kept.lo % 2 == 1);
       // The carry of a significand of ones goes on into the exponent, as it has to.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
@@ -87,7 +86,7 @@ class wide_real {
       return a.significand_ < addend ? wide_real(b.negative_, addend - a.significand_, a.exponent_)
                                      : wide_real(a.negative_, a.significand_ - addend, a.exponent_);
     const detail::uint128 sum = a.significand_ + addend;
-    if (sum >= addend) return {a.negative_, sum, a.exponent_};
+    if (!(sum < addend)) return {a.negative_, sum, a.exponent_};
     return {a.negative_, (sum >> 1) + (detail::uint128{0, 1} << 127), a.exponent_ + 1};
   }
   friend constexpr wide_real operator-(wide_real a, wide_real b) { return a + -b; }
@@ -116,7 +115,7 @@ class wide_real {
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
     for (int bit = 0;; ++bit) {
-      const bool fits = carry || rest >= b.significand_;
+      const bool fits = carry || !(rest < b.significand_);
       if (bit == 128) {  // rounded to the nearest
         quotient = quotient + detail::uint128{0, fits ? 1u : 0u};
         break;
@@ -138,13 +137,15 @@ class wide_real {
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
 
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_)
-      return a.negative_ ? std::strong_ordering::less : std::strong_ordering::greater;
-    const std::strong_ordering of_magnitudes =
-        a.exponent_ != b.exponent_ ? a.exponent_ <=> b.exponent_ : a.significand_ <=> b.significand_;
-    return a.negative_ ? 0 <=> of_magnitudes : of_magnitudes;
+  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return a.negative_;
+    const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
+                                                 : smaller.significand_ < larger.significand_;
   }
+  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
+  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
+  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
 
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {

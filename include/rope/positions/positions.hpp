@@ -207,13 +207,13 @@ struct started_rows {
 /// Throws:  std::invalid_argument, with `name` for that of the list
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0) throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got none");
+  if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
   if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    throw_invalid(function, "", name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+    throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
                   " and ", offset(count - 1));
   for (Index s = 1; s < count; ++s)
     if (offset(s) < offset(s - 1))
-      throw_invalid(function, "", name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
+      throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
 
 /// Token t is at its distance from the start of its segment, plus the start of that.

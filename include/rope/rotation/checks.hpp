@@ -351,23 +351,23 @@ inline void check_window(const char* function, Index first_channel, Index rotary
                   " on that turn must lie in the head of ", head_dim, " channels");
 }
 
-/// Refuses ids that are the coordinates of the table, which has a row for each token: they would be looked up
-/// twice. Where row r is at r, that changes nothing.
+/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
+/// row id of the table in place of row r.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
 void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
   if constexpr (requires { positions.ids; }) {
     if (table.source() != table_source::coordinates || table.axes() != 1 ||
         table.rows() != positions.ids.size())
       return;
-    Index same = 0, counted = 0;
+    Index same = 0, harmless = 0;
     for (Index r = 0; r < table.rows() && same == r; ++r) {
       const std::int64_t id = positions(r / tokens, r % tokens);
       same += equal(static_cast<double>(id), table.coordinate(r, 0));
-      counted += id == r;
+      harmless += table.contains(id) && equal(table.coordinate(Index(id), 0), table.coordinate(r, 0));
     }
-    if (same == table.rows() && counted < same)
+    if (same == table.rows() && harmless < same)
       throw_invalid(function,
                     "the table was made of these ids, its row r of id number r; leave the ids "
                     "out, got id ",

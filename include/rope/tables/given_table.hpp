@@ -164,20 +164,20 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
                 "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const owned_array<typename Derived::Scalar> radians = rotations;
+  const owned_array<typename Derived::Scalar> given = rotations;
   const owned_array<typename Ranges::Scalar, 1> factors = ranges;
-  const Index count = factors.size(), pairs = radians.cols() * count;
+  const Index count = factors.size(), pairs = given.cols() * count;
   if (pairs == 0)
     detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
-                          detail::shape_text({radians.rows(), radians.cols()}), " and ", count);
+                          detail::shape_text({given.rows(), given.cols()}), " and ", count);
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
   return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, radians.rows(),
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, given.rows(),
       [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < radians.cols(); ++a) {
+        for (Index a = 0; a < given.cols(); ++a) {
           const double angle =
-              detail::checked_angle("table_of_angles", static_cast<double>(radians(r, a)), r, a);
+              detail::checked_angle("table_of_angles", static_cast<double>(given(r, a)), r, a);
           for (Index f = 0; f < count; ++f)
             detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
                                   cos[a * count + f], sin[a * count + f]);

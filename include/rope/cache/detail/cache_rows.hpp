@@ -154,8 +154,7 @@ class cache_rows {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
       const Index count = count_of(static_cast<Index>(b), tokens, counts);
       if (count > capacity_ - sizes_[b])
-        throw_length(function, "", count, " tokens do not fit, the cache holds ", sizes_[b], " of ",
-                     capacity_);
+        throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
     }
   }
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`

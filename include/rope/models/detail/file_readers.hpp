@@ -55,7 +55,7 @@ inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 
 /// the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
   if (!is_finite(value) || !rule.holds(value))
-    throw_invalid(function, "", key.c_str(), " ", rule.words, ", got ", value);
+    throw_invalid(function, key.c_str(), " ", rule.words, ", got ", value);
   return value;
 }
 
