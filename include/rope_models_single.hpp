@@ -3176,15 +3176,15 @@ inline void check_options(const char* function, const attention_options& options
 
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
-/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
 ///
 ///     channel        0   1   2   3   4   5   6   7
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
-/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
-/// has a default.
+/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
+/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
+/// text. Therefore no function has a default layout.
 namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
@@ -3212,16 +3212,16 @@ struct half_split {
   /// i + pairs, the channel of v.
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
-/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
   { L::second(i, pairs) } -> std::convertible_to<Index>;
 };
-/// The two layouts, for a program that learns only at run time which one it needs.
+/// The two layouts as a value, for programs that choose the layout at run time.
 enum class layout_kind { interleaved, half_split };
-/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
 template <class Call>
@@ -3234,7 +3234,7 @@ inline const char* name_of(layout_kind layout) {
   return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
 namespace detail {
-/// Stands for a layout that the caller did not name, so that a static_assert can ask for it.
+/// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
 /// Whether two layouts pair the same channels in the same order.
 template <class Layout, class Other>
@@ -3245,9 +3245,9 @@ bool same_layout(Index pairs) {
       return false;
   return true;
 }
-/// A number that is equal for layouts which pair the same channels in the same order: 1 or 2 for the two of
-/// the library, a hash of the channels for others. Not the type or an address, because a cache may be given
-/// to a shared library, which has its own.
+/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
+/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {
@@ -4869,25 +4869,25 @@ class frequency_table {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_TABLE_HPP
-/// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
-/// positions that it rotates. All of it is found before anything is written.
+/// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run
+/// before anything is written.
 namespace rope::inline ROPE_ABI::detail {
-// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+// Checks of the types of a call. Every function reports an error in the same sentence.
 //
-// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
-// too; other arguments are types.
+// These are macros because the text of a static_assert must be a literal. `name`, the function's name, is a
+// literal too. Other arguments are types.
 template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
 template <class X>
 concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
-/// Channels in memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+/// Channels in memory whose type does not name its axes: a pointer, a tensor, a matrix, a container.
 template <class X>
 concept memory_without_axes =
     !is_head_view<X> &&
     (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
-/// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
+/// Whether an argument of a call is such memory. Bit i of `places` selects argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
   unsigned place = 0;
@@ -4895,12 +4895,13 @@ constexpr bool has_memory_at() {
   ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
   return has;
 }
-/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+/// Whether the first argument of a call is not a view, or another of the first `views` is memory without
+/// axes.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
 }
-/// What any function takes for a table: one, or one behind a norm, or one for queries and one for keys.
+/// The tables that functions accept: one table, a norm and a table, or a table each for queries and keys.
 template <class X>
 concept table_behind_norm = requires(const X& x) {
   placed(x.table());
@@ -4914,7 +4915,7 @@ concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_bot
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 }  // namespace rope::inline ROPE_ABI::detail
-/// A layout that turns pairs is named, and is one.
+/// Throws at compile time unless Layout is given and is a layout.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
                 name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
@@ -4929,12 +4930,12 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
                 "parallel_for(count, body), both const")
-/// What every function that turns pairs takes.
+/// Checks the types of every function that rotates pairs.
 #define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
   ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
-/// A head `x` that is overwritten, beside the function that leaves it as it is.
+/// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
 #define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
   static_assert(!std::is_const_v<T>,           \
                 name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
@@ -4956,8 +4957,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
-/// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
-/// if it is none of views, a table. Both conditions are about `Layout` and `Arguments`.
+/// An overload of `function` for calls that no other overload accepts. Its message tells the user what to
+/// write in place of a missing view or, if all views are there, of a missing table. Both conditions may use
+/// `Layout` and `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -4965,26 +4967,25 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
     static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
   }                                                                            \
   static_assert(true)
-/// The first `views` arguments are views. Further ones may be lists of positions, which have no axes either.
+/// The first `views` arguments are views. Later ones may be lists of positions, which have no axes either.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
-/// The arguments of bits `places` are views, where others that come first or between them are none.
+/// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and one behind them is a table.
+/// The first `views` arguments are views, and a later one is a table.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
-/// Refuses negative extents and views larger than the address space.
+/// Throws if an extent is negative or the view exceeds the address space.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
 }
-/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
-/// (shape_of).
+/// Throws if a view with elements has a null pointer. Not for views that exist only for checks (shape_of).
 ///
 /// Throws:  std::invalid_argument
 template <class... T>
@@ -4997,7 +4998,7 @@ void check_memory(const char* function, const head_view<T>&... views) {
 }
 /// Throws unless a view has the shape of `x`.
 ///
-/// \param name  what messages call the view
+/// \param name  the name of the view in messages
 ///
 /// Throws:  std::invalid_argument
 template <class X, class T>
@@ -5007,8 +5008,8 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
       x.head_dim != view.head_dim)
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
-/// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
-/// smaller than head_dim, as of an expanded tensor.
+/// Throws if the channels of a view that is written overlap: an axis with more than one entry has a stride
+/// smaller than head_dim, as in an expanded tensor.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -5021,16 +5022,16 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// Steps in memory: `least` to `most` of them, `stride` bytes each.
+/// `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
-/// Whether steps, the longest first, can lead exactly `distance` bytes on. Where each stride is as long as
-/// what the shorter ones span, as in windows of one array, that takes two tries a stride. Without `tries`
-/// left the answer is false.
+/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
+/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
+/// stride. The answer is false once no `tries` are left.
 inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
-  std::int64_t least = 0, most = 0;  // how far the shorter ones lead
+  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
   for (const memory_steps* s = steps + 1; s != end; ++s) {
     least += s->least * s->stride;
     most += s->most * s->stride;
@@ -5043,8 +5044,9 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-/// Whether two views share memory. True is certain. False is so where the strides of both together nest, as
-/// equal ones do and those of windows of one array; else after 4096 tries that found nothing.
+/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
+/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
+/// overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -5079,8 +5081,8 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   int tries = 4096;
   return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
 }
-/// Whether two views have the same channels at the same places. Strides of extents of 1, which may be
-/// anything, are not compared.
+/// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
+/// and not compared.
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
   return x.data == out.data && x.head_dim == out.head_dim &&
@@ -5088,7 +5090,7 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Refuses an output that covers a part of its input, which has its shape.
+/// Throws if an output overlaps its input of the same shape without being the same view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -5099,12 +5101,11 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
 }
-/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
-/// would turn twice, and no inverse would lead back.
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
 ///
 /// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs, with scratch of a byte per
-///          channel
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
@@ -5130,12 +5131,12 @@ void check_layout(const char* function, Index pairs) {
     }
   }
 }
-/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
+/// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about a position: where several follow from a start, the start and the last of them.
+/// The end of a message about positions. If several follow from a start: the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -5151,7 +5152,7 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
 inline std::string as_given(const braced_positions& positions, Index tokens) {
   return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
 }
-/// Refuses a window of channels that does not lie in the head.
+/// Throws unless the rotated channels lie in the head.
 ///
 /// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
@@ -5184,7 +5185,7 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
-/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
+/// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
 template <class Layout, class S, class Source>
@@ -5200,7 +5201,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
                        as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
-/// The same and what can be wrong with the view, found before anything is written.
+/// Checks the view as well, before anything is written.
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
@@ -5208,8 +5209,8 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
-/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
-/// so m is at most 2^126 for float and 2^1022 for double.
+/// Throws if unrotate cannot divide by m: 1 / m must be a normal number of the table's type, so m is at most
+/// 2^126 for float and 2^1022 for double.
 ///
 /// Throws:  std::invalid_argument
 template <class S>

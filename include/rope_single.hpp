@@ -3210,15 +3210,15 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
-/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
 ///
 ///     channel        0   1   2   3   4   5   6   7
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
-/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
-/// has a default.
+/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
+/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
+/// text. Therefore no function has a default layout.
 namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
@@ -3246,16 +3246,16 @@ struct half_split {
   /// i + pairs, the channel of v.
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
-/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
   { L::second(i, pairs) } -> std::convertible_to<Index>;
 };
-/// The two layouts, for a program that learns only at run time which one it needs.
+/// The two layouts as a value, for programs that choose the layout at run time.
 enum class layout_kind { interleaved, half_split };
-/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
 template <class Call>
@@ -3268,7 +3268,7 @@ inline const char* name_of(layout_kind layout) {
   return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
 namespace detail {
-/// Stands for a layout that the caller did not name, so that a static_assert can ask for it.
+/// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
 /// Whether two layouts pair the same channels in the same order.
 template <class Layout, class Other>
@@ -3279,9 +3279,9 @@ bool same_layout(Index pairs) {
       return false;
   return true;
 }
-/// A number that is equal for layouts which pair the same channels in the same order: 1 or 2 for the two of
-/// the library, a hash of the channels for others. Not the type or an address, because a cache may be given
-/// to a shared library, which has its own.
+/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
+/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {
@@ -5257,25 +5257,25 @@ class frequency_table {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_TABLE_HPP
-/// What can be wrong with a call: the types of its arguments, its views, its layout, and the channels and
-/// positions that it rotates. All of it is found before anything is written.
+/// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run
+/// before anything is written.
 namespace rope::inline ROPE_ABI::detail {
-// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+// Checks of the types of a call. Every function reports an error in the same sentence.
 //
-// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
-// too; other arguments are types.
+// These are macros because the text of a static_assert must be a literal. `name`, the function's name, is a
+// literal too. Other arguments are types.
 template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
 template <class X>
 concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
-/// Channels in memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+/// Channels in memory whose type does not name its axes: a pointer, a tensor, a matrix, a container.
 template <class X>
 concept memory_without_axes =
     !is_head_view<X> &&
     (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
-/// Whether an argument of a call is such memory; bit i of `places` stands for argument i.
+/// Whether an argument of a call is such memory. Bit i of `places` selects argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
   unsigned place = 0;
@@ -5283,12 +5283,13 @@ constexpr bool has_memory_at() {
   ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
   return has;
 }
-/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+/// Whether the first argument of a call is not a view, or another of the first `views` is memory without
+/// axes.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
 }
-/// What any function takes for a table: one, or one behind a norm, or one for queries and one for keys.
+/// The tables that functions accept: one table, a norm and a table, or a table each for queries and keys.
 template <class X>
 concept table_behind_norm = requires(const X& x) {
   placed(x.table());
@@ -5302,7 +5303,7 @@ concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_bot
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 }  // namespace rope::inline ROPE_ABI::detail
-/// A layout that turns pairs is named, and is one.
+/// Throws at compile time unless Layout is given and is a layout.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
                 name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
@@ -5317,12 +5318,12 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
                 "parallel_for(count, body), both const")
-/// What every function that turns pairs takes.
+/// Checks the types of every function that rotates pairs.
 #define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
   ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
-/// A head `x` that is overwritten, beside the function that leaves it as it is.
+/// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
 #define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
   static_assert(!std::is_const_v<T>,           \
                 name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
@@ -5344,8 +5345,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
-/// An overload of `function` for calls that no other takes: it says what to write where a view is missing or,
-/// if it is none of views, a table. Both conditions are about `Layout` and `Arguments`.
+/// An overload of `function` for calls that no other overload accepts. Its message tells the user what to
+/// write in place of a missing view or, if all views are there, of a missing table. Both conditions may use
+/// `Layout` and `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -5353,26 +5355,25 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
     static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
   }                                                                            \
   static_assert(true)
-/// The first `views` arguments are views. Further ones may be lists of positions, which have no axes either.
+/// The first `views` arguments are views. Later ones may be lists of positions, which have no axes either.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
-/// The arguments of bits `places` are views, where others that come first or between them are none.
+/// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and one behind them is a table.
+/// The first `views` arguments are views, and a later one is a table.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
-/// Refuses negative extents and views larger than the address space.
+/// Throws if an extent is negative or the view exceeds the address space.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
 }
-/// Refuses a null pointer where a view has elements. Not for views that are made only to be checked
-/// (shape_of).
+/// Throws if a view with elements has a null pointer. Not for views that exist only for checks (shape_of).
 ///
 /// Throws:  std::invalid_argument
 template <class... T>
@@ -5385,7 +5386,7 @@ void check_memory(const char* function, const head_view<T>&... views) {
 }
 /// Throws unless a view has the shape of `x`.
 ///
-/// \param name  what messages call the view
+/// \param name  the name of the view in messages
 ///
 /// Throws:  std::invalid_argument
 template <class X, class T>
@@ -5395,8 +5396,8 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
       x.head_dim != view.head_dim)
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
-/// Refuses a view that is written and whose channels overlap: an axis with more than one entry and a stride
-/// smaller than head_dim, as of an expanded tensor.
+/// Throws if the channels of a view that is written overlap: an axis with more than one entry has a stride
+/// smaller than head_dim, as in an expanded tensor.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -5409,16 +5410,16 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// Steps in memory: `least` to `most` of them, `stride` bytes each.
+/// `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
-/// Whether steps, the longest first, can lead exactly `distance` bytes on. Where each stride is as long as
-/// what the shorter ones span, as in windows of one array, that takes two tries a stride. Without `tries`
-/// left the answer is false.
+/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
+/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
+/// stride. The answer is false once no `tries` are left.
 inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
-  std::int64_t least = 0, most = 0;  // how far the shorter ones lead
+  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
   for (const memory_steps* s = steps + 1; s != end; ++s) {
     least += s->least * s->stride;
     most += s->most * s->stride;
@@ -5431,8 +5432,9 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-/// Whether two views share memory. True is certain. False is so where the strides of both together nest, as
-/// equal ones do and those of windows of one array; else after 4096 tries that found nothing.
+/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
+/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
+/// overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -5467,8 +5469,8 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   int tries = 4096;
   return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
 }
-/// Whether two views have the same channels at the same places. Strides of extents of 1, which may be
-/// anything, are not compared.
+/// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
+/// and not compared.
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
   return x.data == out.data && x.head_dim == out.head_dim &&
@@ -5476,7 +5478,7 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Refuses an output that covers a part of its input, which has its shape.
+/// Throws if an output overlaps its input of the same shape without being the same view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -5487,12 +5489,11 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
 }
-/// Refuses a layout that does not name every channel of [0, 2 * pairs) once: a channel that two pairs name
-/// would turn twice, and no inverse would lead back.
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
 ///
 /// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs, with scratch of a byte per
-///          channel
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
@@ -5518,12 +5519,12 @@ void check_layout(const char* function, Index pairs) {
     }
   }
 }
-/// Stands for positions whose smallest and largest are known, in a call of check_rotation.
+/// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about a position: where several follow from a start, the start and the last of them.
+/// The end of a message about positions. If several follow from a start: the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -5539,7 +5540,7 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
 inline std::string as_given(const braced_positions& positions, Index tokens) {
   return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
 }
-/// Refuses a window of channels that does not lie in the head.
+/// Throws unless the rotated channels lie in the head.
 ///
 /// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
@@ -5572,7 +5573,7 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
-/// Refuses a rotation of [batch, tokens, heads, head_dim]: window, positions and layout; not its memory.
+/// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
 template <class Layout, class S, class Source>
@@ -5588,7 +5589,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
                        as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
-/// The same and what can be wrong with the view, found before anything is written.
+/// Checks the view as well, before anything is written.
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
@@ -5596,8 +5597,8 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
-/// Refuses an m by which the way back cannot divide: 1 / m has to be a normal number of the table's type too,
-/// so m is at most 2^126 for float and 2^1022 for double.
+/// Throws if unrotate cannot divide by m: 1 / m must be a normal number of the table's type, so m is at most
+/// 2^126 for float and 2^1022 for double.
 ///
 /// Throws:  std::invalid_argument
 template <class S>
@@ -11823,8 +11824,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 ///
 /// Gradients with respect to angles, frequencies, positions and table entries are in angle_gradient.hpp.
 namespace rope::inline ROPE_ABI {
-/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
-/// into the gradient with respect to the heads before.
+/// The gradient with respect to the heads, in place: overwrites the gradient with respect to the rotated
+/// heads with the gradient with respect to the heads before rotation.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
 ///     b' = cos(p)[i] b - sin(p)[i] a
@@ -11835,8 +11836,8 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Parameters, errors, accuracy and cost are those of `rotate`.
 ///
-/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
-///          factor in the same way
+/// Source:  the backward pass of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which
+///          also multiply by the factor
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
@@ -11860,7 +11861,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
                                               threads, detail::reverse_rotation::transpose);
 }
-/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+/// Writes the gradient with respect to the heads to `d_x`. Channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`
@@ -12031,10 +12032,10 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-/// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
-/// follows it. Its backward pass is head_norm_gradient.hpp.
+/// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
+/// follows it. Its backward pass is in head_norm_gradient.hpp.
 namespace rope::inline ROPE_ABI {
-/// Whose channels the mean of a norm is over.
+/// The channels over which a norm takes its mean.
 enum class norm_mean {
   head,  // one head: Qwen 3, Gemma 3
   token  // all heads of a token: OLMo 2, whose weights are [heads, head_dim]
@@ -12046,9 +12047,9 @@ enum class norm_mean {
 ///     const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
 ///     normalize_and_rotate<half_split>(q, q_norm, table, start);
 ///
-/// Owns nothing.
+/// Does not own the weights.
 ///
-/// \tparam W  a channel type, which need not be that of the heads
+/// \tparam W  a channel type; may differ from that of the heads
 ///
 /// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4
 template <class W>
@@ -12056,15 +12057,15 @@ struct head_norm {
   static_assert(channel<W>, "head_norm: weights are float, double, Eigen::half or Eigen::bfloat16");
   /// [head_dim], the same for all heads, or [heads, head_dim].
   std::span<const W> weight = {};
-  /// Added to the mean square (`rms_norm_eps`). A head of zeros stays one unless this is 0.
+  /// Added to the mean square (`rms_norm_eps`). If it is 0, a head of zeros becomes NaN.
   double epsilon = 1e-6;
-  /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
+  /// Added to the weights: 1 for Gemma, whose checkpoints store the gain minus 1.
   double offset = 0;
-  /// Over which channels the mean square is taken.
+  /// The channels over which the mean square is taken.
   norm_mean mean_over = norm_mean::head;
 };
 namespace detail {
-/// The norm, if it fits heads of this shape.
+/// The norm, checked against the shape of the heads.
 ///
 /// Throws:  std::invalid_argument
 template <class W, class T>
@@ -12120,25 +12121,26 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 /// Normalises every head of `x` in place.
 ///
 /// \param x        [batch, tokens, heads, head_dim]
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], or epsilon is
-///            negative or not finite, or offset not finite; x is then unchanged
-/// Accuracy:  relative to exact arithmetic 4 u, u = 2^-24 (float), as the mean square is formed in double, or
-///            (9 + n / 32) u, u = 2^-53 (double), for a mean over n channels; half and bfloat16: computed in
-///            float, one final rounding. The same bits for every stride, batch and number of threads
-///            (tests/rotation/head_norm.test.cpp)
-/// Cost:      one read and one write of x; no allocation once a call of the same size has been made on the
-///            thread, which keeps the gains and, of 16-bit channels, the heads of a token as scratch
+/// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], epsilon is
+///            negative or not finite, or offset is not finite; x is then unchanged
+/// Accuracy:  relative to exact arithmetic 4 eps, eps = 2^-24 (float), because the mean square is formed in
+///            double; (9 + n / 32) eps, eps = 2^-53 (double), for a mean over n channels; half and bfloat16:
+///            computed in float, one final rounding. The same bits for every stride, batch and number of
+///            threads (tests/rotation/head_norm.test.cpp)
+/// Cost:      one read and one write of x. The thread's scratch holds the gains and, for 16-bit channels, the
+///            heads of a token: no allocation after the first call of this size on the thread
 template <class T, class W, class Threads = this_thread>
 void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
   if constexpr (!std::is_const_v<T>) detail::normalize_checked<T>("normalize_heads", x, x, norm, threads);
 }
-/// Normalises `x` into `out`.
+/// Writes the normalised `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
@@ -12153,18 +12155,18 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 ///
 ///     y = R(norm(x))
 ///
-/// The norm is that of the whole head, the rotation that of its window where the table is placed in the head.
-/// In float and double these are the bits of `normalize_heads` and then `rotate`. Channels of 16 bits stay in
-/// float between the two and are rounded once, at the end. The two calls round them twice, and transformers
-/// five times: x / rms, its product with the weight (Gemma rounds these together), and both products and the
-/// sum of the rotation.
+/// The norm is over the whole head. The rotation is of its rotated channels. For float and double the result
+/// has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float between norm and
+/// rotation and are rounded once, at the end. The two calls round them twice. Transformers rounds them five
+/// times: x / rms, its product with the weight (Gemma rounds these two together), and in the rotation both
+/// products and their sum.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
 ///
-/// Throws:    as normalize_heads and as `rotate`; x is then unchanged
+/// Throws:    as normalize_heads and `rotate`; x is then unchanged
 /// Accuracy:  that of the norm and of `rotate` in the arithmetic type, then one rounding of 16-bit channels
-/// Cost:      one read and one write of x; scratch as above
+/// Cost:      one read and one write of x; scratch as in normalize_heads
 /// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class W, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -12176,14 +12178,14 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
     detail::normalize_and_rotate_checked<Layout, T>("normalize_and_rotate", x, x, norm, detail::placed(table),
                                                     positions, threads);
 }
-/// Normalises and rotates queries and keys, each with its norm, both in place, in one pass over the table:
-/// the same bits as two calls.
+/// Normalises and rotates queries and keys, each with its norm, both in place, in one pass over the table.
+/// The bits are those of two calls.
 ///
 ///     normalize_and_rotate<half_split>(q, k, q_norm, k_norm, table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
-/// Requires:  q and k share no element; throws where that is found, always for equal strides
+/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -12196,9 +12198,10 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
     detail::normalize_and_rotate_both<Layout>("normalize_and_rotate", q, k, q_norm, k_norm,
                                               detail::placed(table), positions, threads);
 }
-/// Normalises and rotates `x` into `out`.
+/// Writes the normalised and rotated `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -13196,13 +13199,13 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
 #define ROPE_ROTATION_NORMED_TABLE_HPP
 /// A norm and the table of the rotation that follows it, as one argument.
 namespace rope::inline ROPE_ABI {
-/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
-/// these too: keys are then normalised, rotated and written in one pass.
+/// A norm and a table for new keys. The append functions of caches and pages accept it in place of a table:
+/// they then normalise, rotate and write the keys in one pass.
 ///
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///
-/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+/// The stored keys have the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. A normed_table does not own the table or the weights of the norm.
 ///
 /// \tparam S  float or double: the type of a table entry
 /// \tparam W  the type of a weight
@@ -13211,16 +13214,16 @@ class normed_table {
  public:
   /// The type of a table entry.
   using scalar = S;
-  /// The norm that comes first and the table behind it.
+  /// The norm, and the table of the rotation that follows it.
   ///
-  /// \param table  a frequency_table, or one that is placed in the head
+  /// \param table  a frequency_table, or table.at_channel(first)
   template <rotation_table Table>
   normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
   normed_table(const head_norm<W>& norm, const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND)
       : norm_(norm), table_(table) {}
   /// The norm of a key.
   const head_norm<W>& norm() const { return norm_; }
-  /// What a normalised key rotates by.
+  /// The table that rotates a normalised key.
   const placed_table<S>& table() const { return table_; }
  private:
   head_norm<W> norm_;
@@ -13229,13 +13232,13 @@ class normed_table {
 template <class W, rotation_table Table>
 normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
 namespace detail {
-/// In place of a norm: none.
+/// Used in place of a norm if there is none.
 struct no_norm {};
 template <class T>
 no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
   return {};
 }
-/// What is done to new keys on their way into a cache.
+/// The rotation and norm that are applied to new keys of a cache.
 template <class S, class Norm>
 struct key_transform {
   placed_table<S> table;
@@ -13250,7 +13253,7 @@ auto key_transform_of(const normed_table<S, W>& table) {
   return key_transform<S, head_norm<W>>{table.table(), table.norm()};
 }
 }  // namespace detail
-/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+/// The tables that rotate new keys: a frequency_table, a placed_table, or either in a normed_table.
 template <class Table>
 concept key_table = requires(const Table& table) {
   detail::key_transform_of(table);
@@ -17939,18 +17942,18 @@ class multi_head_attention {
 /// The backward pass of `normalize_heads`.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A checked call, run on some tokens at a time, as norm_pass is.
+/// The backward pass of checked arguments. Like norm_pass, it runs on a range of tokens.
 template <class T, class W>
 class norm_gradient {
   using A = arithmetic<T>;
  public:
   norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
       : x_(x), d_(d), norm_(norm) {}
-  /// How many weights there are.
+  /// The number of weights.
   Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
-  /// Tokens [first, last) of the batch.
+  /// Processes tokens [first, last) of the batch.
   ///
-  /// \param d_weight  [weights()], added to; or null
+  /// \param d_weight  [weights()], gradients are added to it; or null
   void run(Index first, Index last, double* d_weight) const {
     struct wide_heads {};
     const Index size = x_.heads * x_.head_dim;
@@ -17973,7 +17976,8 @@ class norm_gradient {
     }
   }
  private:
-  /// The `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of one token.
+  /// Processes the `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of
+  /// one token.
   void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
     const Index n = x_.head_dim;
     double squares = 0, along = 0;
@@ -18005,8 +18009,8 @@ class norm_gradient {
   norm_rule<W> norm_;
 };
 }  // namespace detail
-/// The gradients of `normalize_heads`, in place: turns `d`, the gradient with respect to the normalised
-/// heads, into that with respect to the heads before.
+/// The gradients of `normalize_heads`, in place: overwrites `d`, the gradient with respect to the normalised
+/// heads, with the gradient with respect to the heads before the norm.
 ///
 ///     d_x = (g d - x mean(x g d) / rms^2) / rms
 ///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
@@ -18018,15 +18022,15 @@ class norm_gradient {
 ///
 /// \param x         [batch, tokens, heads, head_dim], before the norm
 /// \param d         of the shape of x
-/// \param d_weight  of the length of norm.weight, overwritten; or empty: left out
-/// \param threads   the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param d_weight  overwritten, with the length of norm.weight; or empty if not needed
+/// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  d shares no element with x
-/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is written
-///            then
+/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is then
+///            written
 /// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
-/// Cost:      one read of x, one read and one write of d; scratch for a token, and weights doubles per 64
-///            tokens where d_weight is given
+/// Cost:      one read of x, one read and one write of d; scratch for a token, and one double per weight and
+///            64 tokens if d_weight is given
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_view<T> d,
                               std::span<detail::arithmetic<std::remove_const_t<X>>> d_weight = {},
@@ -18043,7 +18047,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
                             d_weight.size());
-    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
+    // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
     struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
     const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
@@ -21236,7 +21240,8 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
-/// The backward pass of `rotate` with respect to what its angles are made of: vector-Jacobian products of
+/// The backward pass of `rotate` with respect to angles, frequencies, positions and table entries. The
+/// functions are vector-Jacobian products of
 ///
 ///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
 ///
@@ -21247,15 +21252,14 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
 ///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
 ///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
-/// A rotation does not change u b - v a, so the first three take either side of it: the heads before the
-/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
-/// that of x.head_range(h, 1).
+/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient either
+/// both from before the rotation or both from after it. Training code that rotates in place has the latter.
+/// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
 ///
-/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
+/// Sums are in double, in an order that does not depend on the threads: a training step is reproducible bit
+/// by bit.
 namespace rope::inline ROPE_ABI {
-/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
-/// by.
+/// The gradient with respect to the angle of every row and pair of the table, for training learned angles.
 ///
 ///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
 ///
@@ -21265,7 +21269,7 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Returns:   owned_array<double> [table.rows(), pairs]
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
-/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
+/// Accuracy:  products and sums in double (products of float channels are exact)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -21276,7 +21280,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
   const auto heads = detail::checked_gradient<Layout>("angle_gradient", x, d_x, table, positions);
   return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
 }
-/// The gradient with respect to inv_freq: what learned frequencies are trained by.
+/// The gradient with respect to inv_freq, for training learned frequencies.
 ///
 ///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
 ///
@@ -21304,12 +21308,12 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
                                        : coordinates(static_cast<Index>(position), axis);
       });
 }
-/// The gradient with respect to the coordinates of every row of the table, or with respect to the position
-/// where the table has a range of them.
+/// The gradient with respect to the coordinates of every row of the table. For a table of a range of
+/// positions it is the gradient with respect to the position.
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
-/// Parameters, accuracy and cost are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+/// Parameters, accuracy and cost are those of `angle_gradient`. Errors are those of `inv_freq_gradient`.
 ///
 /// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
@@ -21339,9 +21343,9 @@ struct cos_sin_gradient {
   Numbers cos;  // with respect to cos, [rows, pairs]
   Numbers sin;  // with respect to sin, [rows, pairs]
 };
-/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
-/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
-/// after it.
+/// The gradient with respect to every cos and sin of the table, each an independent variable: for tables
+/// whose entries a network computes. Unlike the three functions above it needs x from before the rotation and
+/// the gradient from after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a
@@ -21350,7 +21354,8 @@ struct cos_sin_gradient {
 /// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
 ///              differ
 ///
-/// Other parameters, errors and accuracy are those of `angle_gradient`, cost is twice its.
+/// Other parameters, errors and accuracy are those of `angle_gradient`. The cost is twice that of
+/// `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
@@ -21371,10 +21376,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 
 #ifndef ROPE_ROTATION_HADAMARD_HPP
 #define ROPE_ROTATION_HADAMARD_HPP
-/// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
+/// Spreads outlier channels over the whole head before heads are quantized.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// (x[i], x[i + distance]) becomes their sum and difference, for i in [0, distance).
+/// Replaces (x[i], x[i + distance]) by their sum and difference, for i in [0, distance).
 template <class A>
 void add_and_subtract(A* x, Index distance) {
   using P = packet<A>;
@@ -21390,7 +21395,7 @@ void add_and_subtract(A* x, Index distance) {
     x[i + distance] = a - b;
   }
 }
-/// x becomes H x / sqrt(size), in place.
+/// Replaces x by H x / sqrt(size).
 template <class A>
 void transform_head(A* x, Index size) {
   for (Index distance = 1; distance < size; distance *= 2)
@@ -21403,26 +21408,26 @@ void transform_head(A* x, Index size) {
 ///
 ///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits that i and j have in common)
 ///
-/// The matrix is orthogonal, so q' . k' = q . k: transformed queries and keys have the scores of those
-/// before. An outlier among the channels of a head is shared by all of them, so that `quantize` rounds the
-/// others less coarsely. It goes between rotation and rounding, since it does not commute with rotations:
+/// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
+/// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
+/// it between rotation and quantization, because it does not commute with rotations:
 ///
 ///     rotate<Layout>(q, k, table, start);
 ///     hadamard_transform(q);
 ///     hadamard_transform(k);
 ///     quantize(k, keys);
 ///
-/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. Values may be
-/// transformed too: attention then gives transformed outputs, and as the matrix is its own inverse a second
-/// transform of these gives the outputs.
+/// Append such keys to a cache of rotated keys with `append(k, v)`, and attend with such queries by
+/// attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs. The
+/// matrix is its own inverse: a second transform gives the outputs themselves.
 ///
-/// \param x        [batch, tokens, heads, head_dim], head_dim a power of two; x.channels(...) is a window of
-///                 one where it is not
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param x        [batch, tokens, heads, head_dim] with head_dim a power of two; otherwise pass
+///                 x.channels(...) with such a count
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
-/// Accuracy:  within (log2(head_dim) + 2) u of the Euclidean length of the head, u being the unit roundoff of
-///            float (double for double channels); 16-bit channels one more rounding
+/// Accuracy:  within (log2(head_dim) + 2) eps of the Euclidean length of the head, eps being the unit
+///            roundoff of float (double for double channels); one more rounding for 16-bit channels
 /// Cost:      head_dim log2(head_dim) additions per head
 /// Source:    Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 3 (queries and keys after the rotation)
 template <class T, class Threads = this_thread>
@@ -21459,10 +21464,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
 
 #ifndef ROPE_ROTATION_PERMUTE_HPP
 #define ROPE_ROTATION_PERMUTE_HPP
-/// Converts a model from one layout to the other. Scores do not change when the channels of queries and keys
-/// are reordered in the same way, so weights that were trained for one layout serve the other after their
-/// rows are permuted: those of the query and key projections, their biases, and per-head q/k norm weights.
-/// Values and the output projection stay as they are.
+/// Converts a model from one layout to the other. Scores do not change if the channels of queries and keys
+/// are reordered in the same way. Weights that were trained for one layout therefore serve the other once the
+/// rows of the query and key projections, their biases and per-head q/k norm weights are permuted. Values and
+/// the output projection do not change.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// order[c] is the channel in layout From that becomes channel c in layout To.
@@ -21482,7 +21487,7 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
   return order;
 }
 }  // namespace detail
-/// Reorders, in place, the rows of a projection so that its outputs come in layout To instead of From.
+/// Reorders the rows of a projection in place, so that its outputs have layout To instead of From.
 ///
 ///     new row of channel To::first(i)  = old row of channel From::first(i)
 ///     new row of channel To::second(i) = old row of channel From::second(i),   in every head
@@ -21491,15 +21496,15 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 ///
 /// \tparam From, To    layouts
 /// \param  rows        [heads * head_dim, inputs] weight, [heads * head_dim] bias or [head_dim] norm weight
-///                     (heads = 1): any writable Eigen matrix or block of any scalar; a weight stored as
-///                     [inputs, heads * head_dim] is given as its transpose()
+///                     (heads = 1): any writable Eigen matrix or block of any scalar; pass the transpose() of
+///                     a weight stored as [inputs, heads * head_dim]
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
-/// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
-/// \param  first       the first of them in the head (the rest of the head stays where it is)
-/// \param  threads     the caller's threads, see base/parallel.hpp
+/// \param  rotary_dim  the number of rotated channels, even; 0: all of head_dim from `first` on
+/// \param  first       the first rotated channel of the head; other channels are not moved
+/// \param  threads     your threads, see base/parallel.hpp
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows, the window does not fit, or a layout
-///          does not name every channel once; rows is then unchanged
+/// Throws:  std::invalid_argument if heads does not divide the rows, the rotated channels do not fit, or a
+///          layout does not name every channel once; rows is then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <class From, class To, class Rows, class Threads = this_thread>
@@ -21531,12 +21536,12 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   };
   detail::parallel_pieces(threads, rows.cols(), detail::cost_of(rows.size(), sizeof(scalar)), permute);
 }
-/// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
-/// `rotate<To>` gives what `rotate<From>` gives of the old ones, in the new order.
+/// Reorders the channels of activations in place from layout From to layout To. `rotate<To>` of the result
+/// gives the channels of `rotate<From>` of the original, in the new order.
 ///
-/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
-///                    in the head
-/// \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param x           [batch, tokens, heads, head_dim]; pass `x.channels(first, count)` if the rotated
+///                    channels do not start at 0
+/// \param rotary_dim  the number of rotated channels, even; 0: all of head_dim
 /// \param threads     as above
 ///
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a

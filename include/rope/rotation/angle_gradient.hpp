@@ -17,7 +17,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// The backward pass of `rotate` with respect to what its angles are made of: vector-Jacobian products of
+/// The backward pass of `rotate` with respect to angles, frequencies, positions and table entries. The
+/// functions are vector-Jacobian products of
 ///
 ///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
 ///
@@ -28,17 +29,16 @@
 ///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
 ///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
-/// A rotation does not change u b - v a, so the first three take either side of it: the heads before the
-/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
-/// that of x.head_range(h, 1).
+/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient either
+/// both from before the rotation or both from after it. Training code that rotates in place has the latter.
+/// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
 ///
-/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
+/// Sums are in double, in an order that does not depend on the threads: a training step is reproducible bit
+/// by bit.
 
 namespace rope::inline ROPE_ABI {
 
-/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
-/// by.
+/// The gradient with respect to the angle of every row and pair of the table, for training learned angles.
 ///
 ///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
 ///
@@ -48,7 +48,7 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Returns:   owned_array<double> [table.rows(), pairs]
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
-/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
+/// Accuracy:  products and sums in double (products of float channels are exact)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -60,7 +60,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
   return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
 }
 
-/// The gradient with respect to inv_freq: what learned frequencies are trained by.
+/// The gradient with respect to inv_freq, for training learned frequencies.
 ///
 ///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
 ///
@@ -89,12 +89,12 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
       });
 }
 
-/// The gradient with respect to the coordinates of every row of the table, or with respect to the position
-/// where the table has a range of them.
+/// The gradient with respect to the coordinates of every row of the table. For a table of a range of
+/// positions it is the gradient with respect to the position.
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
-/// Parameters, accuracy and cost are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+/// Parameters, accuracy and cost are those of `angle_gradient`. Errors are those of `inv_freq_gradient`.
 ///
 /// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
@@ -126,9 +126,9 @@ struct cos_sin_gradient {
   Numbers sin;  // with respect to sin, [rows, pairs]
 };
 
-/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
-/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
-/// after it.
+/// The gradient with respect to every cos and sin of the table, each an independent variable: for tables
+/// whose entries a network computes. Unlike the three functions above it needs x from before the rotation and
+/// the gradient from after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a
@@ -137,7 +137,8 @@ struct cos_sin_gradient {
 /// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
 ///              differ
 ///
-/// Other parameters, errors and accuracy are those of `angle_gradient`, cost is twice its.
+/// Other parameters, errors and accuracy are those of `angle_gradient`. The cost is twice that of
+/// `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,

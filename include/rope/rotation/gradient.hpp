@@ -24,8 +24,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
-/// into the gradient with respect to the heads before.
+/// The gradient with respect to the heads, in place: overwrites the gradient with respect to the rotated
+/// heads with the gradient with respect to the heads before rotation.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
 ///     b' = cos(p)[i] b - sin(p)[i] a
@@ -36,8 +36,8 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Parameters, errors, accuracy and cost are those of `rotate`.
 ///
-/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
-///          factor in the same way
+/// Source:  the backward pass of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which
+///          also multiply by the factor
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
@@ -63,7 +63,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                                               threads, detail::reverse_rotation::transpose);
 }
 
-/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+/// Writes the gradient with respect to the heads to `d_x`. Channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`

@@ -19,12 +19,12 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Spreads outliers among the channels of a head over all of them, before heads are rounded to few bits.
+/// Spreads outlier channels over the whole head before heads are quantized.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// (x[i], x[i + distance]) becomes their sum and difference, for i in [0, distance).
+/// Replaces (x[i], x[i + distance]) by their sum and difference, for i in [0, distance).
 template <class A>
 void add_and_subtract(A* x, Index distance) {
   using P = packet<A>;
@@ -41,7 +41,7 @@ void add_and_subtract(A* x, Index distance) {
   }
 }
 
-/// x becomes H x / sqrt(size), in place.
+/// Replaces x by H x / sqrt(size).
 template <class A>
 void transform_head(A* x, Index size) {
   for (Index distance = 1; distance < size; distance *= 2)
@@ -56,26 +56,26 @@ void transform_head(A* x, Index size) {
 ///
 ///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits that i and j have in common)
 ///
-/// The matrix is orthogonal, so q' . k' = q . k: transformed queries and keys have the scores of those
-/// before. An outlier among the channels of a head is shared by all of them, so that `quantize` rounds the
-/// others less coarsely. It goes between rotation and rounding, since it does not commute with rotations:
+/// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
+/// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
+/// it between rotation and quantization, because it does not commute with rotations:
 ///
 ///     rotate<Layout>(q, k, table, start);
 ///     hadamard_transform(q);
 ///     hadamard_transform(k);
 ///     quantize(k, keys);
 ///
-/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. Values may be
-/// transformed too: attention then gives transformed outputs, and as the matrix is its own inverse a second
-/// transform of these gives the outputs.
+/// Append such keys to a cache of rotated keys with `append(k, v)`, and attend with such queries by
+/// attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs. The
+/// matrix is its own inverse: a second transform gives the outputs themselves.
 ///
-/// \param x        [batch, tokens, heads, head_dim], head_dim a power of two; x.channels(...) is a window of
-///                 one where it is not
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param x        [batch, tokens, heads, head_dim] with head_dim a power of two; otherwise pass
+///                 x.channels(...) with such a count
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
-/// Accuracy:  within (log2(head_dim) + 2) u of the Euclidean length of the head, u being the unit roundoff of
-///            float (double for double channels); 16-bit channels one more rounding
+/// Accuracy:  within (log2(head_dim) + 2) eps of the Euclidean length of the head, eps being the unit
+///            roundoff of float (double for double channels); one more rounding for 16-bit channels
 /// Cost:      head_dim log2(head_dim) additions per head
 /// Source:    Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 3 (queries and keys after the rotation)
 template <class T, class Threads = this_thread>

@@ -21,12 +21,12 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
-/// follows it. Its backward pass is head_norm_gradient.hpp.
+/// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
+/// follows it. Its backward pass is in head_norm_gradient.hpp.
 
 namespace rope::inline ROPE_ABI {
 
-/// Whose channels the mean of a norm is over.
+/// The channels over which a norm takes its mean.
 enum class norm_mean {
   head,  // one head: Qwen 3, Gemma 3
   token  // all heads of a token: OLMo 2, whose weights are [heads, head_dim]
@@ -39,9 +39,9 @@ enum class norm_mean {
 ///     const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
 ///     normalize_and_rotate<half_split>(q, q_norm, table, start);
 ///
-/// Owns nothing.
+/// Does not own the weights.
 ///
-/// \tparam W  a channel type, which need not be that of the heads
+/// \tparam W  a channel type; may differ from that of the heads
 ///
 /// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4
 template <class W>
@@ -50,17 +50,17 @@ struct head_norm {
 
   /// [head_dim], the same for all heads, or [heads, head_dim].
   std::span<const W> weight = {};
-  /// Added to the mean square (`rms_norm_eps`). A head of zeros stays one unless this is 0.
+  /// Added to the mean square (`rms_norm_eps`). If it is 0, a head of zeros becomes NaN.
   double epsilon = 1e-6;
-  /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
+  /// Added to the weights: 1 for Gemma, whose checkpoints store the gain minus 1.
   double offset = 0;
-  /// Over which channels the mean square is taken.
+  /// The channels over which the mean square is taken.
   norm_mean mean_over = norm_mean::head;
 };
 
 namespace detail {
 
-/// The norm, if it fits heads of this shape.
+/// The norm, checked against the shape of the heads.
 ///
 /// Throws:  std::invalid_argument
 template <class W, class T>
@@ -121,16 +121,16 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 /// Normalises every head of `x` in place.
 ///
 /// \param x        [batch, tokens, heads, head_dim]
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], or epsilon is
-///            negative or not finite, or offset not finite; x is then unchanged
-/// Accuracy:  relative to exact arithmetic 4 u, u = 2^-24 (float), as the mean square is formed in double, or
-///            (9 + n / 32) u, u = 2^-53 (double), for a mean over n channels; half and bfloat16: computed in
-///            float, one final rounding. The same bits for every stride, batch and number of threads
-///            (tests/rotation/head_norm.test.cpp)
-/// Cost:      one read and one write of x; no allocation once a call of the same size has been made on the
-///            thread, which keeps the gains and, of 16-bit channels, the heads of a token as scratch
+/// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], epsilon is
+///            negative or not finite, or offset is not finite; x is then unchanged
+/// Accuracy:  relative to exact arithmetic 4 eps, eps = 2^-24 (float), because the mean square is formed in
+///            double; (9 + n / 32) eps, eps = 2^-53 (double), for a mean over n channels; half and bfloat16:
+///            computed in float, one final rounding. The same bits for every stride, batch and number of
+///            threads (tests/rotation/head_norm.test.cpp)
+/// Cost:      one read and one write of x. The thread's scratch holds the gains and, for 16-bit channels, the
+///            heads of a token: no allocation after the first call of this size on the thread
 template <class T, class W, class Threads = this_thread>
 void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
@@ -138,9 +138,10 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
   if constexpr (!std::is_const_v<T>) detail::normalize_checked<T>("normalize_heads", x, x, norm, threads);
 }
 
-/// Normalises `x` into `out`.
+/// Writes the normalised `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
@@ -156,18 +157,18 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 ///
 ///     y = R(norm(x))
 ///
-/// The norm is that of the whole head, the rotation that of its window where the table is placed in the head.
-/// In float and double these are the bits of `normalize_heads` and then `rotate`. Channels of 16 bits stay in
-/// float between the two and are rounded once, at the end. The two calls round them twice, and transformers
-/// five times: x / rms, its product with the weight (Gemma rounds these together), and both products and the
-/// sum of the rotation.
+/// The norm is over the whole head. The rotation is of its rotated channels. For float and double the result
+/// has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float between norm and
+/// rotation and are rounded once, at the end. The two calls round them twice. Transformers rounds them five
+/// times: x / rms, its product with the weight (Gemma rounds these two together), and in the rotation both
+/// products and their sum.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
 ///
-/// Throws:    as normalize_heads and as `rotate`; x is then unchanged
+/// Throws:    as normalize_heads and `rotate`; x is then unchanged
 /// Accuracy:  that of the norm and of `rotate` in the arithmetic type, then one rounding of 16-bit channels
-/// Cost:      one read and one write of x; scratch as above
+/// Cost:      one read and one write of x; scratch as in normalize_heads
 /// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class W, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -180,14 +181,14 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
                                                     positions, threads);
 }
 
-/// Normalises and rotates queries and keys, each with its norm, both in place, in one pass over the table:
-/// the same bits as two calls.
+/// Normalises and rotates queries and keys, each with its norm, both in place, in one pass over the table.
+/// The bits are those of two calls.
 ///
 ///     normalize_and_rotate<half_split>(q, k, q_norm, k_norm, table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
-/// Requires:  q and k share no element; throws where that is found, always for equal strides
+/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -201,9 +202,10 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
                                               detail::placed(table), positions, threads);
 }
 
-/// Normalises and rotates `x` into `out`.
+/// Writes the normalised and rotated `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

@@ -24,7 +24,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// A checked call, run on some tokens at a time, as norm_pass is.
+/// The backward pass of checked arguments. Like norm_pass, it runs on a range of tokens.
 template <class T, class W>
 class norm_gradient {
   using A = arithmetic<T>;
@@ -33,12 +33,12 @@ class norm_gradient {
   norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
       : x_(x), d_(d), norm_(norm) {}
 
-  /// How many weights there are.
+  /// The number of weights.
   Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
 
-  /// Tokens [first, last) of the batch.
+  /// Processes tokens [first, last) of the batch.
   ///
-  /// \param d_weight  [weights()], added to; or null
+  /// \param d_weight  [weights()], gradients are added to it; or null
   void run(Index first, Index last, double* d_weight) const {
     struct wide_heads {};
     const Index size = x_.heads * x_.head_dim;
@@ -62,7 +62,8 @@ class norm_gradient {
   }
 
  private:
-  /// The `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of one token.
+  /// Processes the `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of
+  /// one token.
   void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
     const Index n = x_.head_dim;
     double squares = 0, along = 0;
@@ -97,8 +98,8 @@ class norm_gradient {
 
 }  // namespace detail
 
-/// The gradients of `normalize_heads`, in place: turns `d`, the gradient with respect to the normalised
-/// heads, into that with respect to the heads before.
+/// The gradients of `normalize_heads`, in place: overwrites `d`, the gradient with respect to the normalised
+/// heads, with the gradient with respect to the heads before the norm.
 ///
 ///     d_x = (g d - x mean(x g d) / rms^2) / rms
 ///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
@@ -110,15 +111,15 @@ class norm_gradient {
 ///
 /// \param x         [batch, tokens, heads, head_dim], before the norm
 /// \param d         of the shape of x
-/// \param d_weight  of the length of norm.weight, overwritten; or empty: left out
-/// \param threads   the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param d_weight  overwritten, with the length of norm.weight; or empty if not needed
+/// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  d shares no element with x
-/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is written
-///            then
+/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is then
+///            written
 /// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
-/// Cost:      one read of x, one read and one write of d; scratch for a token, and weights doubles per 64
-///            tokens where d_weight is given
+/// Cost:      one read of x, one read and one write of d; scratch for a token, and one double per weight and
+///            64 tokens if d_weight is given
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_view<T> d,
                               std::span<detail::arithmetic<std::remove_const_t<X>>> d_weight = {},
@@ -136,7 +137,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
                             d_weight.size());
 
-    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
+    // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
     struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
     const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,

@@ -10,15 +10,15 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
-/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
 ///
 ///     channel        0   1   2   3   4   5   6   7
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
-/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
-/// has a default.
+/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
+/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
+/// text. Therefore no function has a default layout.
 
 namespace rope::inline ROPE_ABI {
 
@@ -50,18 +50,18 @@ struct half_split {
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
-/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
   { L::second(i, pairs) } -> std::convertible_to<Index>;
 };
 
-/// The two layouts, for a program that learns only at run time which one it needs.
+/// The two layouts as a value, for programs that choose the layout at run time.
 enum class layout_kind { interleaved, half_split };
 
-/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
 template <class Call>
@@ -77,7 +77,7 @@ inline const char* name_of(layout_kind layout) {
 
 namespace detail {
 
-/// Stands for a layout that the caller did not name, so that a static_assert can ask for it.
+/// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
 
 /// Whether two layouts pair the same channels in the same order.
@@ -90,9 +90,9 @@ bool same_layout(Index pairs) {
   return true;
 }
 
-/// A number that is equal for layouts which pair the same channels in the same order: 1 or 2 for the two of
-/// the library, a hash of the channels for others. Not the type or an address, because a cache may be given
-/// to a shared library, which has its own.
+/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
+/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {

@@ -11,13 +11,13 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A norm and a table for new keys. Where a cache or pages take a table to append keys, they take one of
-/// these too: keys are then normalised, rotated and written in one pass.
+/// A norm and a table for new keys. The append functions of caches and pages accept it in place of a table:
+/// they then normalise, rotate and write the keys in one pass.
 ///
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///
-/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+/// The stored keys have the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. A normed_table does not own the table or the weights of the norm.
 ///
 /// \tparam S  float or double: the type of a table entry
 /// \tparam W  the type of a weight
@@ -27,9 +27,9 @@ class normed_table {
   /// The type of a table entry.
   using scalar = S;
 
-  /// The norm that comes first and the table behind it.
+  /// The norm, and the table of the rotation that follows it.
   ///
-  /// \param table  a frequency_table, or one that is placed in the head
+  /// \param table  a frequency_table, or table.at_channel(first)
   template <rotation_table Table>
   normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
   normed_table(const head_norm<W>& norm, const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND)
@@ -37,7 +37,7 @@ class normed_table {
 
   /// The norm of a key.
   const head_norm<W>& norm() const { return norm_; }
-  /// What a normalised key rotates by.
+  /// The table that rotates a normalised key.
   const placed_table<S>& table() const { return table_; }
 
  private:
@@ -50,7 +50,7 @@ normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::
 
 namespace detail {
 
-/// In place of a norm: none.
+/// Used in place of a norm if there is none.
 struct no_norm {};
 
 template <class T>
@@ -58,7 +58,7 @@ no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view
   return {};
 }
 
-/// What is done to new keys on their way into a cache.
+/// The rotation and norm that are applied to new keys of a cache.
 template <class S, class Norm>
 struct key_transform {
   placed_table<S> table;
@@ -76,7 +76,7 @@ auto key_transform_of(const normed_table<S, W>& table) {
 
 }  // namespace detail
 
-/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+/// The tables that rotate new keys: a frequency_table, a placed_table, or either in a normed_table.
 template <class Table>
 concept key_table = requires(const Table& table) {
   detail::key_transform_of(table);

@@ -13,10 +13,10 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Converts a model from one layout to the other. Scores do not change when the channels of queries and keys
-/// are reordered in the same way, so weights that were trained for one layout serve the other after their
-/// rows are permuted: those of the query and key projections, their biases, and per-head q/k norm weights.
-/// Values and the output projection stay as they are.
+/// Converts a model from one layout to the other. Scores do not change if the channels of queries and keys
+/// are reordered in the same way. Weights that were trained for one layout therefore serve the other once the
+/// rows of the query and key projections, their biases and per-head q/k norm weights are permuted. Values and
+/// the output projection do not change.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -40,7 +40,7 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 
 }  // namespace detail
 
-/// Reorders, in place, the rows of a projection so that its outputs come in layout To instead of From.
+/// Reorders the rows of a projection in place, so that its outputs have layout To instead of From.
 ///
 ///     new row of channel To::first(i)  = old row of channel From::first(i)
 ///     new row of channel To::second(i) = old row of channel From::second(i),   in every head
@@ -49,15 +49,15 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 ///
 /// \tparam From, To    layouts
 /// \param  rows        [heads * head_dim, inputs] weight, [heads * head_dim] bias or [head_dim] norm weight
-///                     (heads = 1): any writable Eigen matrix or block of any scalar; a weight stored as
-///                     [inputs, heads * head_dim] is given as its transpose()
+///                     (heads = 1): any writable Eigen matrix or block of any scalar; pass the transpose() of
+///                     a weight stored as [inputs, heads * head_dim]
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
-/// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
-/// \param  first       the first of them in the head (the rest of the head stays where it is)
-/// \param  threads     the caller's threads, see base/parallel.hpp
+/// \param  rotary_dim  the number of rotated channels, even; 0: all of head_dim from `first` on
+/// \param  first       the first rotated channel of the head; other channels are not moved
+/// \param  threads     your threads, see base/parallel.hpp
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows, the window does not fit, or a layout
-///          does not name every channel once; rows is then unchanged
+/// Throws:  std::invalid_argument if heads does not divide the rows, the rotated channels do not fit, or a
+///          layout does not name every channel once; rows is then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <class From, class To, class Rows, class Threads = this_thread>
@@ -90,12 +90,12 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
   detail::parallel_pieces(threads, rows.cols(), detail::cost_of(rows.size(), sizeof(scalar)), permute);
 }
 
-/// Reorders, in place, the channels of activations from layout From to layout To. Rotating the new ones by
-/// `rotate<To>` gives what `rotate<From>` gives of the old ones, in the new order.
+/// Reorders the channels of activations in place from layout From to layout To. `rotate<To>` of the result
+/// gives the channels of `rotate<From>` of the original, in the new order.
 ///
-/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
-///                    in the head
-/// \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param x           [batch, tokens, heads, head_dim]; pass `x.channels(first, count)` if the rotated
+///                    channels do not start at 0
+/// \param rotary_dim  the number of rotated channels, even; 0: all of head_dim
 /// \param threads     as above
 ///
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
